@@ -203,25 +203,23 @@ func (s *Sampler) topP(total float64, n int) {
 	}
 }
 
-// draw picks a candidate by u in [0,1), in proportion to the weights.
+// draw picks a candidate by u, at most 1-2^-53, in proportion to the weights.
 func draw(cands []candidate, u float64) int32 {
 	var total float64
 	for _, c := range cands {
 		total += c.weight
 	}
+	// u*total is below total after rounding too, so the loop always ends in
+	// its break, and never at a token of weight 0.
 	target := u * total
 	var sum float64
 	var id int32
 	for _, c := range cands {
-		if c.weight == 0 {
-			continue // too far below the best for float64
-		}
 		id = c.id
 		if sum += c.weight; target < sum {
 			break
 		}
 	}
-	// When u*total was rounded up to total, id is the last token of some weight.
 	return id
 }
 

@@ -186,6 +186,30 @@ func TestDistribution(t *testing.T) {
 	}
 }
 
+func TestDraw(t *testing.T) {
+	const almostOne = 1 - 0x1p-53 // the largest number the generator gives
+	for _, tt := range []struct {
+		u       float64
+		weights []float64
+		want    int32
+	}{
+		{0, []float64{1, 1}, 0},
+		{0.5, []float64{1, 1}, 1},
+		{0, []float64{0, 1}, 1},
+		{0.5, []float64{1, 0, 1}, 2},
+		{almostOne, []float64{1, 1}, 1},
+		{almostOne, []float64{1, 0x1p-52, 0}, 1},
+	} {
+		var c []candidate
+		for i, w := range tt.weights {
+			c = append(c, candidate{id: int32(i), weight: w})
+		}
+		if got := draw(c, tt.u); got != tt.want {
+			t.Errorf("u %v, weights %v: %d, want %d", tt.u, tt.weights, got, tt.want)
+		}
+	}
+}
+
 func TestSeed(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	positions := make([][]float32, 50)
