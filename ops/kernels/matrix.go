@@ -1,0 +1,104 @@
+package kernels
+
+import (
+	"fmt"
+
+	"github.com/firstpassage/fpa/quant"
+)
+
+// Matrix is a row-major matrix in the layout of the file it comes from, used in
+// place. Data may start at any address.
+type Matrix struct {
+	Type       quant.DType
+	Rows, Cols int
+	Data       []byte
+}
+
+// RowBytes is the length of a row in bytes.
+func (m Matrix) RowBytes() int {
+	return m.Cols / m.Type.BlockLen() * m.Type.BlockBytes()
+}
+
+// Check reports whether MatMul can work with the matrix: a type it knows, rows
+// of whole blocks, and as many bytes as rows and columns ask for. Matrices made
+// from a file are checked once, when it is loaded.
+func (m Matrix) Check() error {
+	if !CanMultiply(m.Type) {
+		return fmt.Errorf("matrix of type %s cannot be multiplied", m.Type)
+	}
+	if m.Rows < 0 || m.Cols < 0 {
+		return fmt.Errorf("matrix of %d rows and %d columns", m.Rows, m.Cols)
+	}
+	row, err := m.Type.Bytes(int64(m.Cols))
+	if err != nil {
+		return fmt.Errorf("matrix row: %w", err)
+	}
+	if row > 0 && int64(len(m.Data))/row < int64(m.Rows) {
+		return fmt.Errorf("matrix of %d rows of %d bytes has only %d bytes", m.Rows, row, len(m.Data))
+	}
+	return nil
+}
+
+// CanMultiply reports whether MatMul accepts matrices of the type: all that
+// package quant decodes. F32, F16, BF16 and Q8_0 have kernels of their own.
+func CanMultiply(t quant.DType) bool { return quant.CanDecode(t) }
+
+// Scratch is the working memory of one worker. The zero value is ready; it must
+// not be used by two goroutines at a time.
+type Scratch struct {
+	rows []float32
+}
+
+// floats returns room for n numbers, of any content.
+func (s *Scratch) floats(n int) []float32 {
+	if cap(s.rows) < n {
+		s.rows = make([]float32, n)
+	}
+	return s.rows[:n]
+}
+
+// MatMul multiplies rows r0 to r1 of the matrix with n vectors:
+//
+//	y[t*ldy+r] = sum over c of w[r,c] * x[t*ldx+c]    0 <= t < n, r0 <= r < r1
+//
+// One vector is decoding, many are prefill; both compute in float32. An element
+// of y depends on its row, its vector, and on whether n is at most
+// [FewVectors], not on r0, r1 or its neighbours. The matrix must pass Check.
+func MatMul(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, s *Scratch) {
+	if n <= 0 || r0 >= r1 {
+		return
+	}
+	row := w.RowBytes()
+	_ = w.Data[r0*row : r1*row]
+	_ = y[r0 : (n-1)*ldy+r1]
+	_ = x[:(n-1)*ldx+w.Cols]
+	if w.Cols == 0 {
+		for t := range n {
+			clear(y[t*ldy+r0 : t*ldy+r1])
+		}
+		return
+	}
+	matMul(y, ldy, w, x, ldx, n, r0, r1, s)
+}
+
+// FewVectors is the largest n for which MatMul multiplies row by row instead of
+// in tiles.
+const FewVectors = 3
+
+// decodeRow widens row r of a matrix that passed Check.
+func decodeRow(dst []float32, w Matrix, r int) {
+	row := w.RowBytes()
+	if err := quant.Decode(dst, w.Type, w.Data[r*row:(r+1)*row]); err != nil {
+		panic(err) // Check has not been called
+	}
+}
+
+func matMulGo(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, s *Scratch) {
+	row := s.floats(w.Cols)
+	for r := r0; r < r1; r++ {
+		decodeRow(row, w, r)
+		for t := range n {
+			y[t*ldy+r] = dotGo(row, x[t*ldx:t*ldx+w.Cols])
+		}
+	}
+}
