@@ -1,0 +1,2 @@
+package zz
+import _ "github.com/firstpassage/fpa/format"
