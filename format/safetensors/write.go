@@ -1,0 +1,171 @@
+package safetensors
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/firstpassage/fpa/format/internal/atomicfile"
+	"github.com/firstpassage/fpa/format/internal/strictjson"
+)
+
+// Write writes a file of the given tensors to w; their Offset is not used.
+// metadata may be nil.
+//
+// The bytes depend on the tensors and the metadata alone, not on the order of
+// tensors: they are sorted as the reference library sorts them, by descending
+// size of the element type, then by name, so that every tensor is aligned to
+// its element size. Metadata is sorted by key.
+//
+// Write fails, before it writes anything, when a name is repeated, reserved or
+// not UTF-8, when a type has no name in the format, when data and shape do not
+// agree, or when the header would be larger than readers accept.
+func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
+	sorted := slices.Clone(tensors)
+	slices.SortFunc(sorted, func(a, b Tensor) int {
+		byType := cmp.Compare(slices.Index(dtypes, b.DType), slices.Index(dtypes, a.DType))
+		return cmp.Or(byType, cmp.Compare(a.Name, b.Name))
+	})
+	header, err := encodeHeader(sorted, metadata)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(header); err != nil {
+		return fmt.Errorf("safetensors: write the header: %w", err)
+	}
+	for _, t := range sorted {
+		if _, err := w.Write(t.Data); err != nil {
+			return fmt.Errorf("safetensors: write %s: %w", tensorWhere(t.Name), err)
+		}
+	}
+	return nil
+}
+
+// WriteFile is Write to a file, which appears under its name only once it is
+// complete and on disk; a file of that name is replaced.
+func WriteFile(path string, tensors []Tensor, metadata map[string]string) error {
+	return atomicfile.Write(path, func(w io.Writer) error { return Write(w, tensors, metadata) })
+}
+
+// encodeHeader is the length and the header of a file of the tensors, which
+// are in the order of the data.
+func encodeHeader(tensors []Tensor, metadata map[string]string) ([]byte, error) {
+	b := make([]byte, lengthBytes)
+	b = append(b, '{')
+	if metadata != nil {
+		b = appendString(b, metadataKey)
+		b = append(b, ":{"...)
+		for i, key := range slices.Sorted(maps.Keys(metadata)) {
+			if !utf8.ValidString(key) || !utf8.ValidString(metadata[key]) {
+				return nil, fmt.Errorf("safetensors: metadata %q is not UTF-8", strictjson.Shorten(key))
+			}
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendString(b, key)
+			b = append(b, ':')
+			b = appendString(b, metadata[key])
+		}
+		b = append(b, '}')
+	}
+	names := make(map[string]struct{}, len(tensors))
+	var offset int64
+	for _, t := range tensors {
+		if err := check(t, names); err != nil {
+			return nil, fmt.Errorf("safetensors: %s: %w", tensorWhere(t.Name), err)
+		}
+		if len(b) > lengthBytes+1 {
+			b = append(b, ',')
+		}
+		end := offset + int64(len(t.Data))
+		b = appendString(b, t.Name)
+		b = append(b, `:{"dtype":"`...)
+		b = append(b, t.DType.String()...)
+		b = append(b, `","shape":[`...)
+		for i, d := range t.Shape {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = strconv.AppendInt(b, d, 10)
+		}
+		b = append(b, `],"data_offsets":[`...)
+		b = strconv.AppendInt(b, offset, 10)
+		b = append(b, ',')
+		b = strconv.AppendInt(b, end, 10)
+		b = append(b, "]}"...)
+		offset = end
+	}
+	b = append(b, '}')
+	for len(b)%lengthBytes != 0 {
+		b = append(b, ' ') // so that the data are aligned
+	}
+	n := len(b) - lengthBytes
+	if n > maxHeaderBytes {
+		return nil, fmt.Errorf("safetensors: the header would have %d bytes, readers accept at most %d", n, maxHeaderBytes)
+	}
+	binary.LittleEndian.PutUint64(b, uint64(n))
+	return b, nil
+}
+
+// check fails when t cannot be written, and adds its name to names.
+func check(t Tensor, names map[string]struct{}) error {
+	if _, twice := names[t.Name]; twice {
+		return fmt.Errorf("the name is given twice")
+	}
+	names[t.Name] = struct{}{}
+	switch {
+	case t.Name == metadataKey:
+		return fmt.Errorf("the name is reserved")
+	case !utf8.ValidString(t.Name):
+		return fmt.Errorf("the name is not UTF-8")
+	case !slices.Contains(dtypes, t.DType):
+		return fmt.Errorf("the format has no type %s; convert the tensor first", t.DType)
+	}
+	elements, err := t.Shape.Elements()
+	if err != nil {
+		return err
+	}
+	size, err := t.DType.Bytes(elements)
+	if err != nil {
+		return err
+	}
+	if size != int64(len(t.Data)) {
+		return fmt.Errorf("%d bytes of data, expected %d for %s of shape %v", len(t.Data), size, t.DType, t.Shape)
+	}
+	return nil
+}
+
+// appendString appends s in quotes, escaped as the reference library does.
+func appendString(b []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	b = append(b, '"')
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; c {
+		case '"', '\\':
+			b = append(b, '\\', c)
+		case '\b':
+			b = append(b, `\b`...)
+		case '\f':
+			b = append(b, `\f`...)
+		case '\n':
+			b = append(b, `\n`...)
+		case '\r':
+			b = append(b, `\r`...)
+		case '\t':
+			b = append(b, `\t`...)
+		default:
+			if c < ' ' {
+				b = append(b, `\u00`...)
+				b = append(b, hex[c>>4], hex[c&15])
+			} else {
+				b = append(b, c)
+			}
+		}
+	}
+	return append(b, '"')
+}
