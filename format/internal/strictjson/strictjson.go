@@ -65,6 +65,9 @@ func (r *Reader) Offset() int {
 	return r.pos
 }
 
+// Consumed is where the last value that was read ends.
+func (r *Reader) Consumed() int { return r.pos }
+
 // errorAt makes a SyntaxError.
 func (r *Reader) errorAt(offset int, msg string, args ...any) error {
 	return &SyntaxError{Offset: offset, Msg: fmt.Sprintf(msg, args...)}
