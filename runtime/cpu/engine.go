@@ -1,0 +1,69 @@
+// Package cpu is the embedded engine: it runs a model on the processor with the
+// kernels of ops/kernels, on weights used where they lie in the mapped file.
+//
+// Activations and accumulation are float32, K and V are rounded to the cache's
+// type. Work is split over rows of matrices and groups of heads, never inside a
+// sum, so the logits do not depend on the number of threads.
+package cpu
+
+import (
+	"fmt"
+	"runtime"
+
+	"github.com/firstpassage/fpa/ops/kernels"
+	"github.com/firstpassage/fpa/runtime/cache"
+	"github.com/firstpassage/fpa/runtime/model"
+
+	"github.com/firstpassage/fpa/quant"
+)
+
+// Options configure an engine.
+type Options struct {
+	Threads int // 0: one a processor
+	Chunk   int // tokens fed at a time in prefill; 0: 512
+}
+
+// DefaultChunk is the number of tokens that prefill feeds at a time.
+const DefaultChunk = 512
+
+// Engine runs one model. Its sessions share its workers: one session runs at a
+// time, so an engine and its sessions belong to one goroutine.
+type Engine struct {
+	model   *model.Model
+	pool    *pool
+	chunk   int
+	scratch []*kernels.Scratch // [thread]
+}
+
+// New makes an engine for a model. The model's tensors must stay mapped until
+// Close. It fails when the options are out of range.
+func New(m *model.Model, o Options) (*Engine, error) {
+	if o.Threads == 0 {
+		o.Threads = runtime.GOMAXPROCS(0)
+	}
+	if o.Chunk == 0 {
+		o.Chunk = DefaultChunk
+	}
+	if o.Threads < 1 || o.Threads > 1024 {
+		return nil, fmt.Errorf("%d threads, expected 1 to 1024", o.Threads)
+	}
+	if o.Chunk < 1 || o.Chunk > 1<<16 {
+		return nil, fmt.Errorf("a batch of %d tokens, expected 1 to %d", o.Chunk, 1<<16)
+	}
+	e := &Engine{model: m, pool: newPool(o.Threads), chunk: o.Chunk}
+	for range o.Threads {
+		e.scratch = append(e.scratch, new(kernels.Scratch))
+	}
+	return e, nil
+}
+
+// Close ends the engine's workers.
+func (e *Engine) Close() { e.pool.close() }
+
+// CacheShape is the geometry of the cache of a model, with K and V of type t.
+func CacheShape(m *model.Model, t quant.DType) cache.Shape {
+	return cache.Shape{
+		Layers: m.Blocks, QueryHeads: m.Heads, KeyHeads: m.KVHeads, FieldHeads: m.FieldHeads,
+		KeyDim: m.KeyDim, ValueDim: m.ValDim, Type: t,
+	}
+}
