@@ -1,2 +1,0 @@
-package zz
-import _ "github.com/firstpassage/fpa/format"
