@@ -73,8 +73,8 @@ func TestRotary(t *testing.T) {
 	}
 }
 
-// Values from the published definition, worked out by hand for one frequency
-// of each kind.
+// Short waves stay, long ones are stretched by the factor, and those between
+// follow the published blend of the two frequencies.
 func TestLlama3Factors(t *testing.T) {
 	const base, factor, low, high, context = 500000, 8, 1, 4, 8192
 	factors := Llama3Factors(128, base, factor, low, high, context)
@@ -103,7 +103,7 @@ func TestLlama3Factors(t *testing.T) {
 }
 
 func TestActivations(t *testing.T) {
-	// To 16 digits, from the closed forms at arbitrary precision.
+	// From the closed forms, evaluated with 40 digits.
 	for _, c := range []struct {
 		act  Activation
 		z, y float64

@@ -216,15 +216,17 @@ func loadFox(t testing.TB, folder string) *Decoder {
 	return &Decoder{Config: c, Weights: w}
 }
 
-// checkGolden compares a decoder with the golden file of a case, and returns
-// the largest differences of logits and of negative log-likelihoods.
-func checkGolden(t *testing.T, d *Decoder, path string, limit float64) (dLogit, dNLL float64) {
-	golden := readSafetensors(t, path)
+// checkGolden compares a decoder with the goldens of a case at the given
+// prompt lengths: logits, negative log-likelihoods, and the greedy run that
+// follows, token by token. It returns the largest differences of the first two.
+func checkGolden(t *testing.T, d *Decoder, golden map[string]tensor, lengths []int, limit float64) (dLogit, dNLL float64) {
+	t.Helper()
 	vocab := d.Config.Vocab
-	for _, length := range []string{"1", "7", "64", "300"} {
+	for _, n := range lengths {
+		length := fmt.Sprint(n)
 		ids := ints(golden["ids."+length].values)
-		if fmt.Sprint(len(ids)) != length {
-			t.Fatalf("ids.%s has %d elements", length, len(ids))
+		if len(ids) != n {
+			t.Fatalf("ids.%d has %d elements", n, len(ids))
 		}
 		state := d.NewState()
 		logits, err := d.Forward(state, ids)
@@ -316,7 +318,7 @@ var foxKinds = []struct{ weights, golden string }{
 func testFox(t *testing.T, folder, weights, golden string) {
 	t.Run(filepath.Base(folder)+"/"+weights, func(t *testing.T) {
 		d := loadFox(t, filepath.Join(folder, weights))
-		logit, nll := checkGolden(t, d, filepath.Join(folder, golden), goldenLimit)
+		logit, nll := checkGolden(t, d, readSafetensors(t, filepath.Join(folder, golden)), []int{1, 7, 64, 300}, goldenLimit)
 		t.Logf("largest difference: logits %.2g, nll %.2g", logit, nll)
 	})
 }
