@@ -201,7 +201,9 @@ func (b *builder) layer(l *Layer, c *Config, i int) {
 	l.KShift = b.linear(i, "attn_k_shift")
 	l.VShift = b.linear(i, "attn_v_shift")
 	l.Field = b.small(i, "attn_field", c.FieldHeads)
-	l.Level = b.small(i, "attn_level", c.FieldHeads)
+	if c.Level != LevelTied {
+		l.Level = b.small(i, "attn_level", c.FieldHeads)
+	}
 	l.Slope = b.slope(blockName(i, "attn_slope.weight"), c.FieldHeads)
 	l.OutputNorm = b.vector(blockName(i, "attn_output_norm.weight"))
 	l.Gate = b.linear(i, "attn_gate")
