@@ -70,7 +70,7 @@ type Weights struct {
 // Decoder computes the logits of a decoder in float64.
 type Decoder struct {
 	Config  Config
-	Weights Weights
+	Weights Weights // of the sizes that LoadWeights checks
 	// RoundKV is nil, or rounds keys and values as a cache's type does. The
 	// current call's keys and values are rounded too, so that the way in which
 	// a sequence is split over calls makes no difference.
@@ -193,8 +193,8 @@ func (c *Config) Check() error {
 			return err
 		}
 	}
-	if c.FieldKind == NoField {
-		return nil
+	if err := checkKinds(c.FieldKind, c.FieldActivation, c.LevelKind); err != nil || c.FieldKind == NoField {
+		return err
 	}
 	if c.FieldHeads < 1 || c.Heads%c.FieldHeads != 0 {
 		return fmt.Errorf("reference: %d heads over %d field heads; want a divisor", c.Heads, c.FieldHeads)

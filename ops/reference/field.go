@@ -102,36 +102,40 @@ type FieldSource struct {
 	LevelBias   []float64 // [Hf]; also the constant of kind offset; nil stands for zeros
 }
 
-// Check reports the first way in which the source is unusable.
-func (s *FieldSource) Check() error {
-	switch s.Kind {
+// checkKinds reports the first of the settings that is unknown or does not fit
+// the others. Of kind NoField, nothing else is looked at.
+func checkKinds(kind FieldKind, act Activation, level LevelKind) error {
+	switch kind {
 	case Walk, Direct:
 	case NoField:
 		return nil
 	default:
-		return fmt.Errorf("reference: unknown field kind %q", string(s.Kind))
+		return fmt.Errorf("reference: unknown field kind %q", string(kind))
 	}
-	needsWeight, allowsBias := false, true
-	switch s.Level {
-	case Tied:
-		allowsBias = false
-	case Offset:
-	case Relative:
-		needsWeight = true
+	switch level {
+	case Tied, Offset, Relative:
 	case Absolute:
-		if s.Kind == Walk {
+		if kind == Walk {
 			return fmt.Errorf("reference: level kind %q on a field of kind %q: the level would depend on the walk's origin; want a %q field or a %q level",
 				Absolute, Walk, Direct, Relative)
 		}
-		needsWeight = true
 	default:
-		return fmt.Errorf("reference: unknown level kind %q", string(s.Level))
+		return fmt.Errorf("reference: unknown level kind %q", string(level))
 	}
-	switch s.Activation {
+	switch act {
 	case Identity, Tanh, LogSigmoid, NegSoftplus:
-	default:
-		return fmt.Errorf("reference: activation %q is none of a field's", string(s.Activation))
+		return nil
 	}
+	return fmt.Errorf("reference: activation %q is none of a field's", string(act))
+}
+
+// Check reports the first way in which the source is unusable.
+func (s *FieldSource) Check() error {
+	if err := checkKinds(s.Kind, s.Activation, s.Level); err != nil || s.Kind == NoField {
+		return err
+	}
+	needsWeight := s.Level == Relative || s.Level == Absolute
+	allowsBias := s.Level != Tied
 	hd := s.Heads * s.Width
 	for _, w := range []struct {
 		name    string
