@@ -24,10 +24,10 @@
 //
 // Files are untrusted. [Open] and [Parse] accept a file only when the whole
 // header is right, as the reference library does; where that library is lax
-// (white space around the header, and on some versions repeated keys), this
-// package follows the specification. Nothing is allocated that the file merely
-// claims, every size is computed with overflow checks, and no view reaches
-// outside the data. Every failure is a [format.FormatError] that names the
+// (white space around the header, keys given twice in some places, a null for
+// the metadata), this package follows the specification. Nothing is allocated
+// that the file merely claims, every size is computed with overflow checks,
+// and no view reaches outside the data. Every failure is a [format.FormatError] that names the
 // tensor and the byte. The values in the data are not looked at. See package
 // filemap for files that change while they are mapped.
 package safetensors
