@@ -103,6 +103,10 @@ func withPath(op, path string, err error) error {
 // Path is the name the file will have.
 func (f *File) Path() string { return f.path }
 
+// TempPath is the name that the file has until Commit or Abort, so that what
+// was written can be opened and checked before it counts.
+func (f *File) TempPath() string { return f.f.Name() }
+
 // Write appends to the file.
 func (f *File) Write(b []byte) (int, error) {
 	n, err := f.f.Write(b)
