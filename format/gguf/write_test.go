@@ -2,6 +2,7 @@ package gguf
 
 import (
 	"io"
+	"os"
 	"testing"
 )
 
@@ -32,4 +33,41 @@ func encode(t testing.TB, f *File) []byte {
 		t.Fatal(err)
 	}
 	return m.b
+}
+
+// content is the data that the tests give a tensor: bytes that depend on its
+// name and on their place.
+func content(t TensorInfo) []byte {
+	b := make([]byte, t.Size)
+	h := uint32(2166136261)
+	for _, c := range []byte(t.Name) {
+		h = (h ^ uint32(c)) * 16777619
+	}
+	for i := range b {
+		h = h*1664525 + 1013904223
+		b[i] = byte(h >> 24)
+	}
+	return b
+}
+
+// writeFile writes a model whose tensors hold content.
+func writeFile(t *testing.T, path string, kv []KV, tensors []TensorInfo) {
+	t.Helper()
+	file, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	w, err := NewWriter(file, kv, tensors)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, info := range w.Tensors() {
+		if _, err := w.Tensor(i).Write(content(info)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Finish(); err != nil {
+		t.Fatal(err)
+	}
 }
