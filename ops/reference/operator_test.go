@@ -541,6 +541,45 @@ func TestBlockSkipsDeadPairs(t *testing.T) {
 	}
 }
 
+// Penalties beyond the range of float64 weigh nothing, and a slope of 0 makes
+// them nothing.
+func TestHugePenalties(t *testing.T) {
+	run := mustRun(t)
+	x := Operands{
+		Batch: 1, QueryHeads: 2, KeyHeads: 1, FieldHeads: 2, New: 3, KeyDim: 1, ValueDim: 1,
+		Query: make([]float64, 6), Key: make([]float64, 3), Value: []float64{3, 6, 9},
+		Field: []float64{1e308, -1e308, -1e308, 1e308, -1e308, -1e308}, Slope: []float64{0, 1},
+	}
+	x.Level = x.Field
+	want := []float64{3, 4.5, 6, 3, 6, 7.5}
+	for name, r := range map[string]Result{"parallel": run(Parallel(x)), "recurrent": run(Recurrent(x)), "block": run(block(x, 1)), "one block": run(block(x, 8))} {
+		checkNear(t, name, r.Output, want, agreement)
+	}
+}
+
+// FuzzFormsAgree looks for a size, interval or share of skipped positions for
+// which the three forms differ.
+func FuzzFormsAgree(f *testing.F) {
+	f.Add(uint64(1), uint8(5), uint8(3), uint8(2), false, uint8(0))
+	f.Add(uint64(2), uint8(0), uint8(0), uint8(1), true, uint8(50))
+	f.Add(uint64(3), uint8(33), uint8(9), uint8(8), true, uint8(255))
+	f.Fuzz(func(t *testing.T, seed uint64, size, past, width uint8, inclusive bool, skip uint8) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		interval := Exclusive
+		if inclusive {
+			interval = Inclusive
+		}
+		run := mustRun(t)
+		x := randomOperands(rng, shape{1, 2, 1 + int(seed%2), 1 + int(seed/2%2), int(size % 64), int(past % 64), 2, 3}, interval, float64(skip)/255)
+		want := run(Parallel(x))
+		if d := maxDiff(want.Output, literal(x)); !(d <= agreement) {
+			t.Errorf("Parallel and the formula differ by %g", d)
+		}
+		sameResult(t, "recurrent", run(Recurrent(x)), want)
+		sameResult(t, "block", run(block(x, 1+int(width))), want)
+	})
+}
+
 func TestBadOperands(t *testing.T) {
 	rng := rand.New(rand.NewPCG(15, 16))
 	for name, spoil := range map[string]func(x *Operands){
