@@ -1,4 +1,9 @@
+//go:build !amd64
+
 package kernels
+
+// current is the level in use: there is no assembly for this processor yet.
+const current = generic
 
 func dot(a, b []float32) float32                  { return dotGo(a, b) }
 func axpy(y []float32, a float32, x []float32)    { axpyGo(y, a, x) }
@@ -24,6 +29,3 @@ func penalise(s, low, level []float32, field, slope float32) float32 {
 func matMul(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, s *Scratch) {
 	matMulGo(y, ldy, w, x, ldx, n, r0, r1, s)
 }
-
-// Level names the instruction set in use: generic, avx2 or avx512.
-func Level() string { return "generic" }

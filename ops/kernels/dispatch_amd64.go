@@ -1,0 +1,370 @@
+package kernels
+
+import (
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+
+	"github.com/firstpassage/fpa/quant"
+)
+
+//go:generate sh -c "cd gen && go run . -pkg kernels -out ../kernels_amd64.s -stubs ../stubs_amd64.go"
+
+// current is the level in use. Tests change it.
+var current = parseLevel(os.Getenv("FPA_CPU"), detect())
+
+// detect asks for the best level; package cpu checks that the operating system
+// saves the registers, too.
+func detect() level {
+	x := &cpu.X86
+	switch {
+	case !(x.HasAVX2 && x.HasFMA && x.HasF16C):
+		return generic
+	case x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL:
+		return avx512
+	default:
+		return avx2
+	}
+}
+
+// The assembly takes addresses and counts. It is never called for nothing at
+// all, so that &x[0] exists, and reads only what lies within the slices.
+
+func dot(a, b []float32) float32 {
+	if current == generic || len(a) == 0 {
+		return dotGo(a, b)
+	}
+	var sum float32
+	rowsF32(&sum, unsafe.Pointer(&a[0]), 0, b, 1, 1)
+	return sum
+}
+
+func axpy(y []float32, a float32, x []float32) {
+	switch {
+	case current == generic || len(y) == 0:
+		axpyGo(y, a, x)
+	case current == avx2:
+		axpyAVX2(&y[0], &x[0], a, len(y))
+	default:
+		axpyAVX512(&y[0], &x[0], a, len(y))
+	}
+}
+
+func add(y, x []float32) {
+	switch {
+	case current == generic || len(y) == 0:
+		addGo(y, x)
+	case current == avx2:
+		addAVX2(&y[0], &x[0], len(y))
+	default:
+		addAVX512(&y[0], &x[0], len(y))
+	}
+}
+
+func mul(y, x []float32) {
+	switch {
+	case current == generic || len(y) == 0:
+		mulGo(y, x)
+	case current == avx2:
+		mulAVX2(&y[0], &x[0], len(y))
+	default:
+		mulAVX512(&y[0], &x[0], len(y))
+	}
+}
+
+func scale(y []float32, a float32) {
+	switch {
+	case current == generic || len(y) == 0:
+		scaleGo(y, a)
+	case current == avx2:
+		scaleAVX2(&y[0], a, len(y))
+	default:
+		scaleAVX512(&y[0], a, len(y))
+	}
+}
+
+func scaleMul(y, x, w []float32, a float32) {
+	switch {
+	case current == generic || len(y) == 0:
+		scaleMulGo(y, x, w, a)
+	case current == avx2:
+		scaleMulAVX2(&y[0], &x[0], &w[0], a, len(y))
+	default:
+		scaleMulAVX512(&y[0], &x[0], &w[0], a, len(y))
+	}
+}
+
+func addConst(x []float32, a float32) {
+	switch {
+	case current == generic || len(x) == 0:
+		addConstGo(x, a)
+	case current == avx2:
+		addConstAVX2(&x[0], a, len(x))
+	default:
+		addConstAVX512(&x[0], a, len(x))
+	}
+}
+
+func maximum(x []float32) float32 {
+	switch {
+	case current == generic || len(x) == 0:
+		return maximumGo(x)
+	case current == avx2:
+		return maximumAVX2(&x[0], len(x))
+	default:
+		return maximumAVX512(&x[0], len(x))
+	}
+}
+
+func expSum(s []float32, m float32) float32 {
+	switch {
+	case current == generic || len(s) == 0:
+		return expSumGo(s, m)
+	case current == avx2:
+		return expSumAVX2(&s[0], m, len(s))
+	default:
+		return expSumAVX512(&s[0], m, len(s))
+	}
+}
+
+func updateLow(low []float32, field float32) {
+	switch {
+	case current == generic || len(low) == 0:
+		updateLowGo(low, field)
+	case current == avx2:
+		updateLowAVX2(&low[0], field, len(low))
+	default:
+		updateLowAVX512(&low[0], field, len(low))
+	}
+}
+
+func penalise(s, low, level []float32, field, slope float32) float32 {
+	switch {
+	case current == generic || len(s) == 0:
+		return penaliseGo(s, low, level, field, slope)
+	case current == avx2:
+		return penaliseAVX2(&s[0], &low[0], &level[0], field, slope, len(s))
+	default:
+		return penaliseAVX512(&s[0], &low[0], &level[0], field, slope, len(s))
+	}
+}
+
+func activate(kind Activation, y []float32) {
+	if current == generic || len(y) == 0 {
+		activateGo(kind, y)
+		return
+	}
+	p, n, wide := &y[0], len(y), current == avx512
+	switch {
+	case kind == Silu && wide:
+		siluAVX512(p, n)
+	case kind == Silu:
+		siluAVX2(p, n)
+	case kind == Sigmoid && wide:
+		sigmoidAVX512(p, n)
+	case kind == Sigmoid:
+		sigmoidAVX2(p, n)
+	case kind == GeluTanh && wide:
+		geluTanhAVX512(p, n)
+	case kind == GeluTanh:
+		geluTanhAVX2(p, n)
+	case kind == Relu && wide:
+		reluAVX512(p, n)
+	case kind == Relu:
+		reluAVX2(p, n)
+	case kind == Tanh && wide:
+		tanhAVX512(p, n)
+	case kind == Tanh:
+		tanhAVX2(p, n)
+	default:
+		activateGo(kind, y)
+	}
+}
+
+func keyDotsF16(s, q []float32, k []uint16, scale float32) {
+	if current == generic || len(s) == 0 || len(q) == 0 {
+		keyDotsF16Go(s, q, k, scale)
+		return
+	}
+	gemv(quant.F16, &s[0], unsafe.Pointer(&k[0]), 2*len(q), q, len(s), scale)
+}
+
+func keyDotsF32(s, q, k []float32, scale float32) {
+	if current == generic || len(s) == 0 || len(q) == 0 {
+		keyDotsF32Go(s, q, k, scale)
+		return
+	}
+	rowsF32(&s[0], unsafe.Pointer(&k[0]), 4*len(q), q, len(s), scale)
+}
+
+func accumulateF16(y, p []float32, v []uint16) {
+	switch {
+	case current == generic || len(y) == 0 || len(p) == 0:
+		accumulateF16Go(y, p, v)
+	case current == avx2:
+		accumulateF16AVX2(&y[0], &p[0], (*byte)(unsafe.Pointer(&v[0])), len(y), len(p))
+	default:
+		accumulateF16AVX512(&y[0], &p[0], (*byte)(unsafe.Pointer(&v[0])), len(y), len(p))
+	}
+}
+
+func accumulateF32(y, p, v []float32) {
+	switch {
+	case current == generic || len(y) == 0 || len(p) == 0:
+		accumulateF32Go(y, p, v)
+	case current == avx2:
+		accumulateF32AVX2(&y[0], &p[0], (*byte)(unsafe.Pointer(&v[0])), len(y), len(p))
+	default:
+		accumulateF32AVX512(&y[0], &p[0], (*byte)(unsafe.Pointer(&v[0])), len(y), len(p))
+	}
+}
+
+// ahead is how far in bytes beyond the data in use memory is asked for.
+const ahead = 2048
+
+// hasRows reports whether gemv reads the type in place.
+func hasRows(t quant.DType) bool {
+	return t == quant.F32 || t == quant.F16 || t == quant.BF16 || t == quant.Q8_0
+}
+
+// gemv sets y[r] = scale * row r of w times x, for rows stride bytes apart. A
+// scale other than 1 is for the types without blocks.
+func gemv(t quant.DType, y *float32, w unsafe.Pointer, stride int, x []float32, rows int, scale float32) {
+	p, cols, wide := (*byte)(w), len(x), current == avx512
+	switch {
+	case t == quant.F16 && wide:
+		gemvF16AVX512(y, p, stride, &x[0], cols, rows, scale, ahead)
+	case t == quant.F16:
+		gemvF16AVX2(y, p, stride, &x[0], cols, rows, scale, ahead)
+	case t == quant.BF16 && wide:
+		gemvBF16AVX512(y, p, stride, &x[0], cols, rows, scale, ahead)
+	case t == quant.BF16:
+		gemvBF16AVX2(y, p, stride, &x[0], cols, rows, scale, ahead)
+	case t == quant.Q8_0 && wide:
+		gemvQ8AVX512(y, p, stride, &x[0], cols/32, rows, ahead)
+	case t == quant.Q8_0:
+		gemvQ8AVX2(y, p, stride, &x[0], cols/32, rows, ahead)
+	default:
+		rowsF32(y, w, stride, x, rows, scale)
+	}
+}
+
+func rowsF32(y *float32, w unsafe.Pointer, stride int, x []float32, rows int, scale float32) {
+	if current == avx512 {
+		gemvF32AVX512(y, (*byte)(w), stride, &x[0], len(x), rows, scale, ahead)
+	} else {
+		gemvF32AVX2(y, (*byte)(w), stride, &x[0], len(x), rows, scale, ahead)
+	}
+}
+
+func matMul(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, s *Scratch) {
+	switch {
+	case current == generic:
+		matMulGo(y, ldy, w, x, ldx, n, r0, r1, s)
+	case n <= FewVectors:
+		matMulFew(y, ldy, w, x, ldx, n, r0, r1, s)
+	default:
+		matMulTiled(y, ldy, w, x, ldx, n, r0, r1, s)
+	}
+}
+
+// matMulFew multiplies row by row, so many rows at a time that the next vector
+// finds them in the cache.
+func matMulFew(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, s *Scratch) {
+	inPlace, row := hasRows(w.Type), w.RowBytes()
+	rows := r1 - r0
+	if n > 1 || !inPlace {
+		rows = 4
+	}
+	for r := r0; r < r1; r += rows {
+		m := min(rows, r1-r)
+		t, data, stride := w.Type, unsafe.Pointer(&w.Data[r*row]), row
+		if !inPlace {
+			block := s.floats(rows * w.Cols)
+			for i := range m {
+				decodeRow(block[i*w.Cols:(i+1)*w.Cols], w, r+i)
+			}
+			t, data, stride = quant.F32, unsafe.Pointer(&block[0]), 4*w.Cols
+		}
+		for v := range n {
+			gemv(t, &y[v*ldy+r], data, stride, x[v*ldx:v*ldx+w.Cols], m, 1)
+		}
+	}
+}
+
+const (
+	tileRows     = 4       // rows in a tile
+	blockFloats  = 1 << 16 // widened weights at a time: half of a second-level cache
+	maxBlockRows = 64
+	maxTokens    = 6 // vectors in the largest tile
+)
+
+// matMulTiled widens some rows at a time to float32 and multiplies them with
+// all vectors in tiles of four rows by a few vectors.
+func matMulTiled(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, s *Scratch) {
+	padded := (w.Cols + 15) &^ 15
+	if padded%1024 == 0 {
+		padded += 16 // rows at the same place of a page compete for the cache
+	}
+	blockRows := min(max(blockFloats/padded&^(tileRows-1), tileRows), maxBlockRows)
+	block := s.floats(blockRows * padded)
+	tokens := maxTokens
+	if current == avx2 {
+		tokens = 3
+	}
+	for r := r0; r < r1; r += blockRows {
+		m := min(blockRows, r1-r)
+		for i := range m {
+			decodeRow(block[i*padded:i*padded+w.Cols], w, r+i)
+			clear(block[i*padded+w.Cols : (i+1)*padded])
+		}
+		whole := m &^ (tileRows - 1)
+		if m > whole {
+			clear(block[m*padded : (whole+tileRows)*padded])
+		}
+		for v := 0; v < n; v += tokens {
+			k := min(tokens, n-v)
+			if whole > 0 {
+				tile(k, &y[v*ldy+r], ldy, &block[0], padded, &x[v*ldx], ldx, w.Cols, whole/tileRows)
+			}
+			if m > whole {
+				var last [maxTokens * tileRows]float32
+				tile(k, &last[0], tileRows, &block[whole*padded], padded, &x[v*ldx], ldx, w.Cols, 1)
+				for i := range k {
+					copy(y[(v+i)*ldy+r+whole:(v+i)*ldy+r+m], last[i*tileRows:])
+				}
+			}
+		}
+	}
+}
+
+// tile multiplies groups of four widened rows with k vectors.
+func tile(k int, y *float32, ldy int, w *float32, ldw int, x *float32, ldx, cols, groups int) {
+	ldy, ldw, ldx = 4*ldy, 4*ldw, 4*ldx
+	if current == avx2 {
+		switch k {
+		case 1:
+			tile1AVX2(y, ldy, w, ldw, x, ldx, cols, groups)
+		case 2:
+			tile2AVX2(y, ldy, w, ldw, x, ldx, cols, groups)
+		default:
+			tile3AVX2(y, ldy, w, ldw, x, ldx, cols, groups)
+		}
+		return
+	}
+	switch k {
+	case 1:
+		tile1AVX512(y, ldy, w, ldw, x, ldx, cols, groups)
+	case 2:
+		tile2AVX512(y, ldy, w, ldw, x, ldx, cols, groups)
+	case 3:
+		tile3AVX512(y, ldy, w, ldw, x, ldx, cols, groups)
+	case 4:
+		tile4AVX512(y, ldy, w, ldw, x, ldx, cols, groups)
+	case 5:
+		tile5AVX512(y, ldy, w, ldw, x, ldx, cols, groups)
+	default:
+		tile6AVX512(y, ldy, w, ldw, x, ldx, cols, groups)
+	}
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"math"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+)
+
+var (
+	laneMasks Mem // eight words of ones, eight of zeros
+	wordMasks Mem // for AVX-512: word i has its i lowest bits set
+
+	// constants holds each constant sixteen times over, a whole register.
+	constants = make(map[string]Mem)
+)
+
+// numbers are the constants of the kernels; the plain Go of package kernels has
+// them with their sources.
+var numbers = map[string]float32{
+	"log2e":     1.44269504088896341,
+	"ln2High":   0.693359375,
+	"ln2Low":    -2.12194440e-4,
+	"expLow":    -87.33654,
+	"expHigh":   89, // clamped here, the result overflows by itself
+	"expC0":     1.9875691500e-4,
+	"expC1":     1.3981999507e-3,
+	"expC2":     8.3334519073e-3,
+	"expC3":     4.1665795894e-2,
+	"expC4":     1.6666665459e-1,
+	"expC5":     5.0000001201e-1,
+	"one":       1,
+	"two":       2,
+	"geluA":     -1.5957691216057308,
+	"geluB":     -0.0713548162726009,
+	"tanhSmall": 0.625,
+	"tanhC0":    -5.70498872745e-3,
+	"tanhC1":    2.06390887954e-2,
+	"tanhC2":    -5.37397155531e-2,
+	"tanhC3":    1.33314422036e-1,
+	"tanhC4":    -3.33332819422e-1,
+	"largest":   math.MaxFloat32,
+}
+
+func defineMasks() {
+	laneMasks = GLOBL("laneMasks", RODATA|NOPTR)
+	for i := range 16 {
+		word := U32(0)
+		if i < 8 {
+			word = math.MaxUint32
+		}
+		DATA(4*i, word)
+	}
+}
+
+func defineConstants() {
+	defineMasks()
+	wordMasks = GLOBL("wordMasks", RODATA|NOPTR)
+	for i := range 16 {
+		DATA(2*i, U16(1<<i-1))
+	}
+	words := map[string]uint32{
+		"signBit":     1 << 31,
+		"bias":        127,
+		"infinity":    math.Float32bits(float32(math.Inf(1))),
+		"negInfinity": math.Float32bits(float32(math.Inf(-1))),
+	}
+	for name, v := range numbers {
+		words[name] = math.Float32bits(v)
+	}
+	for _, name := range sortedKeys(words) {
+		m := GLOBL(name, RODATA|NOPTR)
+		for i := range 16 {
+			DATA(4*i, U32(words[name]))
+		}
+		constants[name] = m
+	}
+}
