@@ -2,9 +2,11 @@ package sample
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sort"
 	"strings"
@@ -142,6 +144,70 @@ func TestAgainstNaive(t *testing.T) {
 			t.Fatalf("greedy, %+v: %d, %v; want %d", p, id, err, want)
 		}
 	}
+}
+
+// TestAgainstLlamaCpp compares the tokens that may be drawn, and their
+// probabilities, with llama.cpp's. testdata/README.md says how the file was
+// made.
+func TestAgainstLlamaCpp(t *testing.T) {
+	data, err := os.ReadFile("testdata/llamacpp.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []struct {
+		Temp          float64   `json:"temp"`
+		TopK          int       `json:"top_k"`
+		TopP          float64   `json:"top_p"`
+		MinP          float64   `json:"min_p"`
+		RepeatPenalty float64   `json:"repeat_penalty"`
+		Recent        []int32   `json:"recent"`
+		Logits        []float32 `json:"logits"`
+		IDs           []int32   `json:"ids"`
+		Probs         []float64 `json:"probs"`
+	}
+	if err := json.Unmarshal(data, &cases); err != nil {
+		t.Fatal(err)
+	}
+	if len(cases) < 50 {
+		t.Fatalf("%d cases, want at least 50", len(cases))
+	}
+	var worst float64
+	for i, c := range cases {
+		p := Params{Temp: c.Temp, TopK: c.TopK, TopP: c.TopP, MinP: c.MinP, RepeatPenalty: c.RepeatPenalty}
+		s := New(p, 1)
+		for _, id := range c.Recent {
+			s.Accept(id)
+		}
+		if p.Temp == 0 {
+			if id, err := s.Sample(c.Logits); err != nil || len(c.IDs) != 1 || id != c.IDs[0] {
+				t.Errorf("case %d, %+v: %d, %v; want %v", i, p, id, err, c.IDs)
+			}
+			continue
+		}
+		if err := s.filter(c.Logits); err != nil {
+			t.Errorf("case %d, %+v: %v", i, p, err)
+			continue
+		}
+		slices.SortFunc(s.cands, func(a, b candidate) int { return int(a.id - b.id) })
+		var ids []int32
+		var total float64
+		for _, x := range s.cands {
+			ids = append(ids, x.id)
+			total += x.weight
+		}
+		if !slices.Equal(ids, c.IDs) {
+			t.Errorf("case %d, %+v: tokens %v, want %v", i, p, ids, c.IDs)
+			continue
+		}
+		for j, x := range s.cands {
+			worst = max(worst, math.Abs(x.weight/total-c.Probs[j]))
+		}
+	}
+	// llama.cpp keeps logits in float32, and the file six digits.
+	if worst > 2e-6 {
+		t.Errorf("probabilities differ by up to %.2g", worst)
+	}
+	t.Logf("largest difference of a probability: %.2g", worst)
 }
 
 // The draws follow the distribution of the naive chain.
