@@ -192,9 +192,9 @@ func (v value) int() (int64, bool) {
 	if !bytes.ContainsAny(v.raw, ".eE") {
 		return 0, false // out of range
 	}
-	// Up to 2^53 every integer is a float64, and nothing was rounded to one.
+	// Below 2^53 every integer is a float64 of its own.
 	f, err := strconv.ParseFloat(string(v.raw), 64)
-	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
+	if err != nil || f != math.Trunc(f) || math.Abs(f) >= 1<<53 {
 		return 0, false
 	}
 	return int64(f), true
@@ -281,7 +281,7 @@ func (c *Config) list(key string) ([]value, error) {
 }
 
 // IntList is the integers at key, where a single integer stands for a list of
-// one, as in eos_token_id; nil when it is absent.
+// one, as in eos_token_id; nil when it is absent or an empty list.
 func (c *Config) IntList(key string) ([]int64, error) {
 	list, err := c.list(key)
 	if err != nil || list == nil {
@@ -299,7 +299,7 @@ func (c *Config) IntList(key string) ([]int64, error) {
 }
 
 // StringList is the strings at key, where a single string stands for a list
-// of one; nil when it is absent.
+// of one; nil when it is absent or an empty list.
 func (c *Config) StringList(key string) ([]string, error) {
 	list, err := c.list(key)
 	if err != nil || list == nil {
