@@ -136,7 +136,7 @@ func allKinds(t testing.TB) ([]KV, []TensorInfo) {
 	}
 	tensors = append(tensors,
 		TensorInfo{Name: "d1", DType: quant.F32, Shape: format.Shape{5}},
-		TensorInfo{Name: "d4", DType: quant.F16, Shape: format.Shape{2, 1, 3, 5}},
+		TensorInfo{Name: "d4", Type: GGMLF16, DType: quant.F16, Shape: format.Shape{2, 1, 3, 5}},
 	)
 	return kv, tensors
 }
