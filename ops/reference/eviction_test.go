@@ -65,6 +65,86 @@ func TestQKNormBound(t *testing.T) {
 	}
 }
 
+// The bound holds for random inputs and is nearly reached by the worst ones,
+// which power iteration finds.
+func TestProjectionBound(t *testing.T) {
+	rng := rand.New(rand.NewPCG(25, 26))
+	const d, width = 6, 17
+	scale := 1 / math.Sqrt(d)
+	for n := range 40 {
+		wq, wk, norm := normals(rng, d*width, 1), normals(rng, d*width, 1), normals(rng, width, 1)
+		if n%4 == 3 { // rank 1
+			for i := range wq {
+				wq[i] = wq[i%width]
+			}
+		}
+		var bq, bk []float64
+		rotary := Rotary{}
+		if n%4 == 1 {
+			bq, bk = normals(rng, d, 1), normals(rng, d, 1)
+		}
+		if n%4 == 2 {
+			rotary = Rotary{Dim: 4, Base: 100}
+		}
+		u, err := ProjectionBound(wq, wk, bq, bk, norm, scale, rotary.Dim > 0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		largest := 0.0
+		logit := func(x, y []float64) float64 {
+			q := Linear(RMSNorm(x, norm, 1e-6), wq, bq, width, d)
+			k := Linear(RMSNorm(y, norm, 1e-6), wk, bk, width, d)
+			rotary.Apply(q, 1, d, rng.IntN(3000))
+			rotary.Apply(k, 1, d, rng.IntN(3000))
+			return math.Abs(scale * dot(q, k))
+		}
+		for range 100 {
+			largest = math.Max(largest, logit(normals(rng, width, 9), normals(rng, width, 9)))
+		}
+		// x -> (P^T R)(P^T R)^T x, each half by its own projections.
+		x := normals(rng, width, 1)
+		y := x
+		half := func(x, from, to []float64) []float64 {
+			scaled := make([]float64, width)
+			for c := range x {
+				scaled[c] = x[c] * norm[c]
+			}
+			out := make([]float64, width)
+			for i, v := range Linear(scaled, from, nil, width, d) {
+				for c := range out {
+					out[c] += v * to[i*width+c] * norm[c]
+				}
+			}
+			length := math.Sqrt(dot(out, out))
+			for c := range out {
+				out[c] *= 1e4 / length
+			}
+			return out
+		}
+		for range 2000 {
+			y = half(x, wq, wk)
+			x = half(y, wk, wq)
+		}
+		worst := logit(x, y)
+		largest = math.Max(largest, worst)
+		if largest > u {
+			t.Errorf("run %d: logit %v beyond the bound %v", n, largest, u)
+		}
+		if bq == nil && rotary.Dim == 0 && worst < 0.996*u {
+			t.Errorf("run %d: the worst logit is %v, the bound %v", n, worst, u)
+		}
+	}
+	if _, err := ProjectionBound(make([]float64, 6), make([]float64, 6), nil, nil, make([]float64, 4), 1, false, 0); err == nil {
+		t.Error("projections of no whole rows give no error")
+	}
+	if _, err := ProjectionBound(make([]float64, 6), make([]float64, 6), make([]float64, 3), nil, make([]float64, 3), 1, false, 0); err == nil {
+		t.Error("a bias of the wrong width gives no error")
+	}
+	if u, err := ProjectionBound(make([]float64, 6), make([]float64, 6), nil, nil, make([]float64, 3), 1, false, 0); err != nil || u > math.SmallestNonzeroFloat32 {
+		t.Errorf("zero projections have the bound %v (%v)", u, err)
+	}
+}
+
 // boundedVector returns a vector of length at most 1.
 func boundedVector(rng *rand.Rand, d int) []float64 {
 	v := normals(rng, d, 1)
