@@ -134,6 +134,11 @@ func TestProjectionBound(t *testing.T) {
 			t.Errorf("run %d: the worst logit is %v, the bound %v", n, worst, u)
 		}
 	}
+	// (2x + 4) (3y + 5) is 48 at the most.
+	one, err := ProjectionBound([]float64{2}, []float64{3}, []float64{4}, []float64{5}, []float64{1}, 1, false, 0)
+	if err != nil || one < 48 || one > 48*1.003 {
+		t.Errorf("bound %v, want just above 48 (%v)", one, err)
+	}
 	if _, err := ProjectionBound(make([]float64, 6), make([]float64, 6), nil, nil, make([]float64, 4), 1, false, 0); err == nil {
 		t.Error("projections of no whole rows give no error")
 	}
