@@ -20,7 +20,7 @@ func f16At(b []byte) float32 { return F16ToF32(binary.LittleEndian.Uint16(b)) }
 
 func putF16(b []byte, v float32) { binary.LittleEndian.PutUint16(b, F32ToF16(v)) }
 
-func decodeQ8_0(dst []float32, src []byte) {
+func decodeQ8_0Go(dst []float32, src []byte) {
 	for ; len(dst) > 0; dst, src = dst[blockLen:], src[34:] {
 		d := f16At(src)
 		for j, q := range src[2:34] {

@@ -4,7 +4,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"unsafe"
 )
+
+// littleEndian tells whether numbers in memory look as they do in files.
+var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
 // A codec decodes and encodes whole blocks of one type. Both functions are
 // given slices whose lengths agree.
@@ -125,23 +129,6 @@ func checkLengths(what string, d DType, elements, bytes int) error {
 	return nil
 }
 
-// EncodeF16 rounds src to binary16 numbers, as F32ToF16 does. The slices have
-// the same length.
-func EncodeF16(dst []uint16, src []float32) {
-	dst = dst[:len(src)]
-	for i, v := range src {
-		dst[i] = F32ToF16(v)
-	}
-}
-
-// DecodeF16 widens binary16 numbers. The slices have the same length.
-func DecodeF16(dst []float32, src []uint16) {
-	dst = dst[:len(src)]
-	for i, v := range src {
-		dst[i] = F16ToF32(v)
-	}
-}
-
 func decodeF64(dst []float32, src []byte) {
 	for i := range dst {
 		dst[i] = float32(math.Float64frombits(binary.LittleEndian.Uint64(src[8*i:])))
@@ -149,38 +136,22 @@ func decodeF64(dst []float32, src []byte) {
 }
 
 func decodeF32(dst []float32, src []byte) {
+	if littleEndian && len(dst) > 0 {
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&dst[0])), 4*len(dst)), src)
+		return
+	}
 	for i := range dst {
 		dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
 	}
 }
 
 func encodeF32(dst []byte, src []float32) {
+	if littleEndian && len(src) > 0 {
+		copy(dst, unsafe.Slice((*byte)(unsafe.Pointer(&src[0])), 4*len(src)))
+		return
+	}
 	for i, v := range src {
 		binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(v))
-	}
-}
-
-func decodeF16(dst []float32, src []byte) {
-	for i := range dst {
-		dst[i] = F16ToF32(binary.LittleEndian.Uint16(src[2*i:]))
-	}
-}
-
-func encodeF16(dst []byte, src []float32) {
-	for i, v := range src {
-		binary.LittleEndian.PutUint16(dst[2*i:], F32ToF16(v))
-	}
-}
-
-func decodeBF16(dst []float32, src []byte) {
-	for i := range dst {
-		dst[i] = BF16ToF32(binary.LittleEndian.Uint16(src[2*i:]))
-	}
-}
-
-func encodeBF16(dst []byte, src []float32) {
-	for i, v := range src {
-		binary.LittleEndian.PutUint16(dst[2*i:], F32ToBF16(v))
 	}
 }
 

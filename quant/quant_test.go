@@ -75,46 +75,50 @@ func f32Bytes(x []float32) []byte {
 // TestDecodeGolden decodes tensors written by the gguf and safetensors packages
 // and compares with the values that those read, bit by bit.
 func TestDecodeGolden(t *testing.T) {
-	tensors, hashes := readTensors(t, "testdata/decode.safetensors")
-	for name, hash := range hashes {
-		d := parseDType(t, name[strings.IndexByte(name, '.')+1:])
-		got := decodeAll(t, d, tensors[name])
-		if want, ok := tensors[name+".values"]; ok {
-			for i, w := range decodeAll(t, F32, want) {
-				if math.Float32bits(w) != math.Float32bits(got[i]) {
-					t.Errorf("%s: element %d is %v, want %v", name, i, got[i], w)
-					break
+	eachPath(t, func(t *testing.T) {
+		tensors, hashes := readTensors(t, "testdata/decode.safetensors")
+		for name, hash := range hashes {
+			d := parseDType(t, name[strings.IndexByte(name, '.')+1:])
+			got := decodeAll(t, d, tensors[name])
+			if want, ok := tensors[name+".values"]; ok {
+				for i, w := range decodeAll(t, F32, want) {
+					if math.Float32bits(w) != math.Float32bits(got[i]) {
+						t.Errorf("%s: element %d is %v, want %v", name, i, got[i], w)
+						break
+					}
 				}
 			}
-		}
-		for i, v := range got {
-			if v != v { // the hash is over one canonical NaN
-				got[i] = math.Float32frombits(0x7fc00000)
+			for i, v := range got {
+				if v != v { // the hash is over one canonical NaN
+					got[i] = math.Float32frombits(0x7fc00000)
+				}
+			}
+			if sum := sha256.Sum256(f32Bytes(got)); hex.EncodeToString(sum[:]) != hash {
+				t.Errorf("%s: hash of the values differs from the golden", name)
 			}
 		}
-		if sum := sha256.Sum256(f32Bytes(got)); hex.EncodeToString(sum[:]) != hash {
-			t.Errorf("%s: hash of the values differs from the golden", name)
+		if len(hashes) < 30 {
+			t.Errorf("only %d goldens", len(hashes))
 		}
-	}
-	if len(hashes) < 30 {
-		t.Errorf("only %d goldens", len(hashes))
-	}
+	})
 }
 
 // TestEncodeGolden compares with the bytes of llama.cpp's reference quantiser.
 func TestEncodeGolden(t *testing.T) {
-	tensors, _ := readTensors(t, "testdata/quantize.safetensors")
-	input := decodeAll(t, F32, tensors["input"])
-	for _, d := range []DType{F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0} {
-		want := tensors[d.String()]
-		got := make([]byte, len(want))
-		if err := Encode(got, d, input); err != nil {
-			t.Fatal(err)
+	eachPath(t, func(t *testing.T) {
+		tensors, _ := readTensors(t, "testdata/quantize.safetensors")
+		input := decodeAll(t, F32, tensors["input"])
+		for _, d := range []DType{F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0} {
+			want := tensors[d.String()]
+			got := make([]byte, len(want))
+			if err := Encode(got, d, input); err != nil {
+				t.Fatal(err)
+			}
+			if i := firstDifference(got, want); i >= 0 {
+				t.Errorf("%s: byte %d (block %d) is %#x, want %#x", d, i, i/d.BlockBytes(), got[i], want[i])
+			}
 		}
-		if i := firstDifference(got, want); i >= 0 {
-			t.Errorf("%s: byte %d (block %d) is %#x, want %#x", d, i, i/d.BlockBytes(), got[i], want[i])
-		}
-	}
+	})
 }
 
 // TestDecodeQuantised compares the error of every block type of the reference
@@ -281,56 +285,58 @@ func randomFloats(r *rand.Rand, n int) []float32 {
 // TestBulk compares whole slices, at every small length and at an odd address,
 // with the scalar functions.
 func TestBulk(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 4))
-	for n := range 200 {
-		x := randomFloats(r, n)
-		want16, wantB16 := make([]byte, 2*n), make([]byte, 2*n)
-		back := make([]float32, n)
-		for i, v := range x {
-			binary.LittleEndian.PutUint16(want16[2*i:], F32ToF16(v))
-			binary.LittleEndian.PutUint16(wantB16[2*i:], F32ToBF16(v))
-			back[i] = F16ToF32(F32ToF16(v))
-		}
-		odd := make([]byte, 4*n+1)[1:]
-		for _, test := range []struct {
-			d    DType
-			want []byte
-		}{{F16, want16}, {BF16, wantB16}, {F32, f32Bytes(x)}} {
-			dst := odd[:len(test.want)]
-			if err := Encode(dst, test.d, x); err != nil {
+	eachPath(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(3, 4))
+		for n := range 200 {
+			x := randomFloats(r, n)
+			want16, wantB16 := make([]byte, 2*n), make([]byte, 2*n)
+			back := make([]float32, n)
+			for i, v := range x {
+				binary.LittleEndian.PutUint16(want16[2*i:], F32ToF16(v))
+				binary.LittleEndian.PutUint16(wantB16[2*i:], F32ToBF16(v))
+				back[i] = F16ToF32(F32ToF16(v))
+			}
+			odd := make([]byte, 4*n+1)[1:]
+			for _, test := range []struct {
+				d    DType
+				want []byte
+			}{{F16, want16}, {BF16, wantB16}, {F32, f32Bytes(x)}} {
+				dst := odd[:len(test.want)]
+				if err := Encode(dst, test.d, x); err != nil {
+					t.Fatal(err)
+				}
+				if i := firstDifference(dst, test.want); i >= 0 {
+					t.Fatalf("%s, %d elements: byte %d differs", test.d, n, i)
+				}
+			}
+			copy(odd, want16)
+			got := make([]float32, n)
+			if err := Decode(got, F16, odd[:2*n]); err != nil {
 				t.Fatal(err)
 			}
-			if i := firstDifference(dst, test.want); i >= 0 {
-				t.Fatalf("%s, %d elements: byte %d differs", test.d, n, i)
+			sameBits(t, got, back)
+			halves := make([]uint16, n)
+			EncodeF16(halves, x)
+			DecodeF16(got, halves)
+			sameBits(t, got, back)
+			copy(odd, wantB16)
+			if err := Decode(got, BF16, odd[:2*n]); err != nil {
+				t.Fatal(err)
+			}
+			for i, v := range x {
+				back[i] = BF16ToF32(F32ToBF16(v))
+			}
+			sameBits(t, got, back)
+			if err := Convert(odd[:2*n], F16, wantB16, BF16, n); err != nil {
+				t.Fatal(err)
+			}
+			for i, v := range back {
+				if got := binary.LittleEndian.Uint16(odd[2*i:]); got != F32ToF16(v) {
+					t.Fatalf("BF16 to F16, element %d: %#04x, want %#04x", i, got, F32ToF16(v))
+				}
 			}
 		}
-		copy(odd, want16)
-		got := make([]float32, n)
-		if err := Decode(got, F16, odd[:2*n]); err != nil {
-			t.Fatal(err)
-		}
-		sameBits(t, got, back)
-		halves := make([]uint16, n)
-		EncodeF16(halves, x)
-		DecodeF16(got, halves)
-		sameBits(t, got, back)
-		copy(odd, wantB16)
-		if err := Decode(got, BF16, odd[:2*n]); err != nil {
-			t.Fatal(err)
-		}
-		for i, v := range x {
-			back[i] = BF16ToF32(F32ToBF16(v))
-		}
-		sameBits(t, got, back)
-		if err := Convert(odd[:2*n], F16, wantB16, BF16, n); err != nil {
-			t.Fatal(err)
-		}
-		for i, v := range back {
-			if got := binary.LittleEndian.Uint16(odd[2*i:]); got != F32ToF16(v) {
-				t.Fatalf("BF16 to F16, element %d: %#04x, want %#04x", i, got, F32ToF16(v))
-			}
-		}
-	}
+	})
 }
 
 func sameBits(t *testing.T, got, want []float32) {
@@ -343,45 +349,47 @@ func sameBits(t *testing.T, got, want []float32) {
 }
 
 func TestScan(t *testing.T) {
-	r := rand.New(rand.NewPCG(5, 6))
-	for _, n := range []int{0, 1, 7, 31, 64, 100, 1023, 1024, 5000} {
-		x := randomFloats(r, n)
-		for _, d := range []DType{F32, F16, BF16} {
-			src := make([]byte, size(d, n))
-			if err := Encode(src, d, x); err != nil {
-				t.Fatal(err)
-			}
-			want := Stats{Count: int64(n)}
-			for _, v := range decodeAll(t, d, src) {
-				switch {
-				case v != v:
-					want.NaN++
-				case math.IsInf(float64(v), 0):
-					want.Inf++
-				case v == 0:
-					want.Zero++
-				default:
-					want.Max = max(want.Max, abs(v))
+	eachPath(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(5, 6))
+		for _, n := range []int{0, 1, 7, 31, 64, 100, 1023, 1024, 5000} {
+			x := randomFloats(r, n)
+			for _, d := range []DType{F32, F16, BF16} {
+				src := make([]byte, size(d, n))
+				if err := Encode(src, d, x); err != nil {
+					t.Fatal(err)
+				}
+				want := Stats{Count: int64(n)}
+				for _, v := range decodeAll(t, d, src) {
+					switch {
+					case v != v:
+						want.NaN++
+					case math.IsInf(float64(v), 0):
+						want.Inf++
+					case v == 0:
+						want.Zero++
+					default:
+						want.Max = max(want.Max, abs(v))
+					}
+				}
+				odd := append(make([]byte, 1), src...)[1:]
+				got, err := Scan(d, odd)
+				if err != nil || got != want {
+					t.Errorf("Scan of %d %s: %+v, %v, want %+v", n, d, got, err, want)
 				}
 			}
-			odd := append(make([]byte, 1), src...)[1:]
-			got, err := Scan(d, odd)
-			if err != nil || got != want {
-				t.Errorf("Scan of %d %s: %+v, %v, want %+v", n, d, got, err, want)
-			}
 		}
-	}
-	if _, err := Scan(F32, make([]byte, 7)); err == nil {
-		t.Error("Scan of 7 bytes of F32 succeeded")
-	}
-	if _, err := Scan(C64, nil); err == nil {
-		t.Error("Scan of C64 succeeded")
-	}
-	got := Stats{Count: 1, Max: 2, NaN: 3, Inf: 4, Zero: 5}
-	got.Merge(Stats{Count: 10, Max: 1, NaN: 30, Inf: 40, Zero: 50})
-	if want := (Stats{Count: 11, Max: 2, NaN: 33, Inf: 44, Zero: 55}); got != want {
-		t.Errorf("Merge: %+v, want %+v", got, want)
-	}
+		if _, err := Scan(F32, make([]byte, 7)); err == nil {
+			t.Error("Scan of 7 bytes of F32 succeeded")
+		}
+		if _, err := Scan(C64, nil); err == nil {
+			t.Error("Scan of C64 succeeded")
+		}
+		got := Stats{Count: 1, Max: 2, NaN: 3, Inf: 4, Zero: 5}
+		got.Merge(Stats{Count: 10, Max: 1, NaN: 30, Inf: 40, Zero: 50})
+		if want := (Stats{Count: 11, Max: 2, NaN: 33, Inf: 44, Zero: 55}); got != want {
+			t.Errorf("Merge: %+v, want %+v", got, want)
+		}
+	})
 }
 
 func TestError(t *testing.T) {
@@ -434,23 +442,25 @@ func TestRefusals(t *testing.T) {
 
 // TestConvertLong crosses the internal buffer.
 func TestConvertLong(t *testing.T) {
-	r := rand.New(rand.NewPCG(7, 8))
-	const n = 2*chunk + 96
-	src, want, got := make([]byte, size(F32, n)), make([]byte, size(Q8_0, n)), make([]byte, size(Q8_0, n))
-	x := make([]float32, n)
-	for i := range x {
-		x[i] = float32(r.NormFloat64())
-	}
-	encodeF32(src, x)
-	if err := Encode(want, Q8_0, x); err != nil {
-		t.Fatal(err)
-	}
-	if err := Convert(got, Q8_0, src, F32, n); err != nil {
-		t.Fatal(err)
-	}
-	if i := firstDifference(got, want); i >= 0 {
-		t.Errorf("byte %d differs", i)
-	}
+	eachPath(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(7, 8))
+		const n = 2*chunk + 96
+		src, want, got := make([]byte, size(F32, n)), make([]byte, size(Q8_0, n)), make([]byte, size(Q8_0, n))
+		x := make([]float32, n)
+		for i := range x {
+			x[i] = float32(r.NormFloat64())
+		}
+		encodeF32(src, x)
+		if err := Encode(want, Q8_0, x); err != nil {
+			t.Fatal(err)
+		}
+		if err := Convert(got, Q8_0, src, F32, n); err != nil {
+			t.Fatal(err)
+		}
+		if i := firstDifference(got, want); i >= 0 {
+			t.Errorf("byte %d differs", i)
+		}
+	})
 }
 
 // FuzzDecode: any bytes decode or are refused, and a type that can be encoded

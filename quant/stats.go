@@ -34,6 +34,8 @@ func Scan(d DType, src []byte) (Stats, error) {
 		return Stats{}, fmt.Errorf("scan: %d bytes are no whole number of %s blocks of %d bytes", len(src), d, bytes)
 	}
 	var s Stats
+	done := scanBulk(&s, d, src)
+	src = src[done:]
 	var buf [chunk]float32
 	for left := len(src) / bytes * length; left > 0; {
 		n := min(left, chunk)

@@ -401,7 +401,7 @@ func TestPenalise(t *testing.T) {
 					if slope != 0 && d > 0 {
 						penalty = float64(slope) * d
 					}
-					if slope != 0 && d > math.MaxFloat32 {
+					if slope != 0 && max(d, penalty) > math.MaxFloat32 {
 						// The difference is cut at the largest number.
 						if s[j] > -math.MaxFloat32/5 {
 							t.Fatalf("penalty %g left logit %v", penalty, s[j])

@@ -1,0 +1,115 @@
+package quant
+
+import (
+	"math"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
+
+//go:generate sh -c "cd ../ops/kernels/gen && go run . -for quant -pkg quant -out ../../../quant/bulk_amd64.s -stubs ../../../quant/stubs_amd64.go"
+
+// vector tells whether the assembly is used: the processor has the
+// instructions, and FPA_CPU does not ask for plain Go. Tests change it.
+var vector = cpu.X86.HasAVX2 && cpu.X86.HasF16C && os.Getenv("FPA_CPU") != "generic"
+
+// whole is how many of n elements the assembly takes, which works on sixteen at
+// a time; plain Go does the rest.
+func whole(n int) int {
+	if !vector {
+		return 0
+	}
+	return n &^ 15
+}
+
+func encodeF16(dst []byte, src []float32) {
+	n := whole(len(src))
+	if n > 0 {
+		encodeF16AVX2(&dst[0], &src[0], n)
+	}
+	encodeF16Go(dst[2*n:], src[n:])
+}
+
+func encodeBF16(dst []byte, src []float32) {
+	n := whole(len(src))
+	if n > 0 {
+		encodeBF16AVX2(&dst[0], &src[0], n)
+	}
+	encodeBF16Go(dst[2*n:], src[n:])
+}
+
+func decodeF16(dst []float32, src []byte) {
+	n := whole(len(dst))
+	if n > 0 {
+		decodeF16AVX2(&dst[0], &src[0], n)
+	}
+	decodeF16Go(dst[n:], src[2*n:])
+}
+
+func decodeBF16(dst []float32, src []byte) {
+	n := whole(len(dst))
+	if n > 0 {
+		decodeBF16AVX2(&dst[0], &src[0], n)
+	}
+	decodeBF16Go(dst[n:], src[2*n:])
+}
+
+func encodeF16Words(dst []uint16, src []float32) int {
+	n := whole(len(src))
+	if n > 0 {
+		encodeF16AVX2((*byte)(unsafe.Pointer(&dst[0])), &src[0], n)
+	}
+	return n
+}
+
+func decodeF16Words(dst []float32, src []uint16) int {
+	n := whole(len(src))
+	if n > 0 {
+		decodeF16AVX2(&dst[0], (*byte)(unsafe.Pointer(&src[0])), n)
+	}
+	return n
+}
+
+func decodeQ8_0(dst []float32, src []byte) {
+	if !vector || len(dst) == 0 {
+		decodeQ8_0Go(dst, src)
+		return
+	}
+	decodeQ8AVX2(&dst[0], &src[0], len(dst)/blockLen)
+}
+
+// scanBulk adds to s what the first elements hold and returns how many bytes
+// they take.
+func scanBulk(s *Stats, d DType, src []byte) (done int) {
+	var f func(out *[4][8]uint32, src *byte, n int)
+	switch d {
+	case F32:
+		f = scanF32AVX2
+	case F16:
+		f = scanF16AVX2
+	case BF16:
+		f = scanBF16AVX2
+	default:
+		return 0
+	}
+	// The lanes count in 32 bits.
+	const most = 1 << 30
+	for {
+		n := min(whole(len(src)/infos[d].bytes), most)
+		if n == 0 {
+			return done
+		}
+		var out [4][8]uint32
+		f(&out, &src[0], n)
+		s.Count += int64(n)
+		for lane := range 8 {
+			s.Max = max(s.Max, math.Float32frombits(out[0][lane]))
+			s.NaN += int64(out[1][lane])
+			s.Inf += int64(out[2][lane])
+			s.Zero += int64(out[3][lane])
+		}
+		done += n * infos[d].bytes
+		src = src[n*infos[d].bytes:]
+	}
+}
