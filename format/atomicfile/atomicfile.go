@@ -27,6 +27,7 @@ import (
 type File struct {
 	f     *os.File // the temporary file; nil after Commit or Abort
 	path  string   // the name asked for
+	temp  string   // the name until Commit
 	force bool
 }
 
@@ -54,7 +55,7 @@ func CreateAtomic(path string, force bool) (*File, error) {
 		if err != nil {
 			return nil, withPath("create", path, err)
 		}
-		return &File{f: f, path: path, force: force}, nil
+		return &File{f: f, path: path, temp: temp, force: force}, nil
 	}
 }
 
@@ -105,7 +106,7 @@ func (f *File) Path() string { return f.path }
 
 // TempPath is the name that the file has until Commit or Abort, so that what
 // was written can be opened and checked before it counts.
-func (f *File) TempPath() string { return f.f.Name() }
+func (f *File) TempPath() string { return f.temp }
 
 // Write appends to the file.
 func (f *File) Write(b []byte) (int, error) {
@@ -129,15 +130,14 @@ func (f *File) Commit() error {
 	if f.f == nil {
 		return &fs.PathError{Op: "commit", Path: f.path, Err: fs.ErrClosed}
 	}
-	temp := f.f.Name()
 	err := f.f.Sync()
 	err = errors.Join(err, f.f.Close())
 	f.f = nil
 	if err == nil {
-		err = f.place(temp)
+		err = f.place()
 	}
 	if err != nil {
-		os.Remove(temp) // the first error is the one to tell
+		os.Remove(f.temp) // the first error is the one to tell
 		var exists errExists
 		if errors.As(err, &exists) {
 			return err
@@ -149,20 +149,20 @@ func (f *File) Commit() error {
 }
 
 // place moves the temporary file to its name.
-func (f *File) place(temp string) error {
+func (f *File) place() error {
 	if !f.force {
 		// A hard link never replaces a file, so nothing can slip in between
 		// a check and the move.
-		err := os.Link(temp, f.path)
+		err := os.Link(f.temp, f.path)
 		if err == nil {
-			return os.Remove(temp)
+			return os.Remove(f.temp)
 		}
 		// Either the name is taken, or the file system has no hard links.
 		if err := checkTarget(f.path, false); err != nil {
 			return err
 		}
 	}
-	return os.Rename(temp, f.path)
+	return os.Rename(f.temp, f.path)
 }
 
 // syncDir makes a rename in dir durable where the system allows it; not all
@@ -182,8 +182,7 @@ func (f *File) Abort() {
 	if f.f == nil {
 		return
 	}
-	temp := f.f.Name()
 	f.f.Close()
-	os.Remove(temp)
+	os.Remove(f.temp)
 	f.f = nil
 }

@@ -67,6 +67,9 @@ func TestCommit(t *testing.T) {
 	if got := names(t, dir); !strings.HasPrefix(got, ".out.gguf.tmp-") || strings.Contains(got, " ") {
 		t.Errorf("before Commit the folder holds %s, expected the temporary file alone", got)
 	}
+	if got := read(t, f.TempPath()); got != "Jello" || f.Path() != path {
+		t.Errorf("%s holds %q, Path is %s", f.TempPath(), got, f.Path())
+	}
 	if err := f.Commit(); err != nil {
 		t.Fatal(err)
 	}

@@ -137,7 +137,7 @@ func malformedFiles() []malformed {
 		{"26 empty name", head(1, 0).tensor("", 0, 0, 1).pad(32).zeros(32), "name is empty", false},
 		{"26 name not UTF-8", head(1, 0).tensor("\xff", 0, 0, 1).pad(32).zeros(32), "not UTF-8", false},
 		{"26 name with NUL", head(1, 0).tensor("a\x00", 0, 0, 1).pad(32).zeros(32), "NUL", false},
-		{"27 duplicate name", head(2, 0).tensor("w", 0, 0, 1).tensor("w", 0, 32, 1).pad(32).zeros(64), "tensor w: the tensor name occurs twice", false},
+		{"27 duplicate name", head(2, 0).tensor("w", 0, 0, 1).tensor("w", 0, 32, 1).pad(32).zeros(64), `tensor "w": the tensor name occurs twice`, false},
 		{"28 5 dimensions", one(0, 0, 32, 1, 1, 1, 1, 1), "5 dimensions", false},
 		{"28 2^32-1 dimensions", head(1, 0).str("w").u32(math.MaxUint32).zeros(64), "4294967295 dimensions", false},
 		{"29 dimension 2^63", one(0, 0, 32, 1<<63), "9223372036854775808", false},
@@ -161,13 +161,14 @@ func malformedFiles() []malformed {
 		{"37 offset 2^64-1", one(0, max, 32, 1), "past the end", false},
 		{"37 offset past the end", one(0, 4096, 32, 1), "past the end", false},
 		{"37 misaligned offset", one(0, 4, 64, 1), "no multiple of the alignment 32", false},
-		{"38 same offset", head(2, 0).tensor("a", 0, 0, 1).tensor("b", 0, 0, 1).pad(32).zeros(64), "tensor b: offset 0 overlaps", false},
-		{"38 overlap", head(2, 0).tensor("a", 0, 0, 16).tensor("b", 0, 32, 1).pad(32).zeros(96), "tensor b: offset 32 overlaps", false},
-		{"39 gap", head(2, 0).tensor("a", 0, 0, 1).tensor("b", 0, 64, 1).pad(32).zeros(96), "tensor b: offset 64 leaves a gap", false},
-		{"39 reordered", head(2, 0).tensor("a", 0, 32, 1).tensor("b", 0, 0, 1).pad(32).zeros(64), "tensor a: offset 32 leaves a gap", false},
+		{"38 same offset", head(2, 0).tensor("a", 0, 0, 1).tensor("b", 0, 0, 1).pad(32).zeros(64), `tensor "b": offset 0 overlaps`, false},
+		{"38 overlap", head(2, 0).tensor("a", 0, 0, 16).tensor("b", 0, 32, 1).pad(32).zeros(96), `tensor "b": offset 32 overlaps`, false},
+		{"39 gap", head(2, 0).tensor("a", 0, 0, 1).tensor("b", 0, 64, 1).pad(32).zeros(96), `tensor "b": offset 64 leaves a gap`, false},
+		{"39 reordered", head(2, 0).tensor("a", 0, 32, 1).tensor("b", 0, 0, 1).pad(32).zeros(64), `tensor "a": offset 32 leaves a gap`, false},
 		{"39 does not start at 0", one(0, 32, 64, 1), "leaves a gap", false},
-		{"40 last padding one short", one(0, 0, 31, 1), "cut short", false},
-		{"40 data without padding", one(0, 0, 4, 1), "cut short", false},
+		{"40 last padding one short", one(0, 0, 31, 1), "append 1 zero bytes", false},
+		{"40 data without padding", one(0, 0, 4, 1), "append 28 zero bytes", false},
+		{"40 data one byte short", one(0, 0, 3, 1), "cut short", false},
 		{"40 no data", one(0, 0, 0, 1), "cut short", false},
 		{"40 no header padding", head(0, 1).kv("a.key", TypeUint8), "a.key", false},
 		{"41 one byte after the data", one(0, 0, 33, 1), "1 bytes follow the last tensor", false},
@@ -476,6 +477,25 @@ func TestOpenSplit(t *testing.T) {
 		t.Error("Data after Close is not nil")
 	}
 
+	// The parts may have other names when all are given.
+	odd := filepath.Join(t.TempDir(), "odd")
+	splitModel(t, dir, "m", "w")
+	copyFile(t, part(1), odd)
+	if f, err = OpenParts(first, odd, part(2)); err != nil {
+		t.Error(err)
+	} else {
+		if len(f.Tensors()) != 6 || f.Paths()[1] != odd {
+			t.Errorf("%d tensors, paths %v", len(f.Tensors()), f.Paths())
+		}
+		f.Close()
+	}
+	for _, paths := range [][]string{nil, {first}, {part(1), first, part(2)}, {first, part(2), odd}, {first, odd, odd}} {
+		if f, err := OpenParts(paths...); err == nil {
+			f.Close()
+			t.Errorf("OpenParts(%v): no error", paths)
+		}
+	}
+
 	// A path with ".." is the caller's; the parts are found beside the first.
 	if err := os.Mkdir(filepath.Join(dir, "sub"), 0o777); err != nil {
 		t.Fatal(err)
@@ -540,6 +560,17 @@ func splitPart(t *testing.T, dir string, no, says, total int, tensor string) {
 		t.Fatal(err)
 	}
 	writeFile(t, filepath.Join(dir, SplitName("m", no, 3)), kv, []TensorInfo{{Name: tensor + ".0", DType: quant.F32, Shape: format.Shape{3}}})
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	b, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(to, b, 0o666); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func remove(t *testing.T, path string) {

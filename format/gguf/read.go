@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strconv"
 
 	"github.com/firstpassage/fpa/format"
 	"github.com/firstpassage/fpa/format/internal/filemap"
@@ -262,7 +263,7 @@ func (d *decoder) version() (uint32, error) {
 
 // keyPlace and tensorPlace are the Where of an error.
 func keyPlace(key string) string     { return "key " + abbreviate(key) }
-func tensorPlace(name string) string { return "tensor " + abbreviate(name) }
+func tensorPlace(name string) string { return "tensor " + strconv.Quote(abbreviate(name)) }
 
 // entry reads one metadata entry.
 func (d *decoder) entry() (KV, error) {
@@ -514,6 +515,10 @@ func (d *decoder) data(f *File, dataSize int64) error {
 	}
 	end := d.dataOffset + dataSize
 	if end > d.size {
+		if n := len(f.tensors) - 1; n >= 0 && d.dataOffset+f.tensors[n].Offset+f.tensors[n].Size <= d.size {
+			return errorAt(d.size, "", "the file has %d bytes, expected %d: the last tensor must be padded to a multiple of %d bytes; append %d zero bytes, or convert the model again",
+				d.size, end, f.alignment, end-d.size)
+		}
 		return errorAt(d.size, "", "the file has %d bytes, expected %d: tensor data and its padding to %d bytes start at byte %d and take %d; the file was cut short, copy or convert it again",
 			d.size, end, f.alignment, d.dataOffset, dataSize)
 	}

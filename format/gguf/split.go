@@ -101,15 +101,29 @@ func Open(path string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
+	paths := []string{path}
 	if f.split.Count > 1 {
-		err = f.openOthers(path)
-	} else if f.split.Count == 1 && f.split.Tensors != len(f.tensors) {
-		err = f.badValue(KeySplitTensors, "is %d, but the file has %d tensors", f.split.Tensors, len(f.tensors))
+		paths, err = f.partPaths(path)
 	}
+	return f.withOthers(paths, err)
+}
+
+// OpenParts is Open for a model whose parts have names of their own, all of
+// them given in order; one path for a model that is not split.
+func OpenParts(paths ...string) (*File, error) {
+	if len(paths) == 0 {
+		return nil, errors.New("no file to open")
+	}
+	f, err := openPart(paths[0])
 	if err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, err
 	}
-	return f, nil
+	if count := max(f.split.Count, 1); count != len(paths) {
+		err = f.badValue(KeySplitCount, "the model has %d parts, but %d files are given", count, len(paths))
+	} else if f.split.No != 0 {
+		err = f.badValue(KeySplitNo, "is %d, expected 0 in the first file", f.split.No)
+	}
+	return f.withOthers(paths, err)
 }
 
 // openPart maps and reads one file.
@@ -120,34 +134,46 @@ func openPart(path string) (*File, error) {
 	}
 	f, err := Read(bytes.NewReader(m.Bytes()), m.Size(), format.Limits{})
 	if err != nil {
-		return nil, errors.Join(format.WithPath(err, path), m.Close())
+		m.Close() // the mapping was only read; the first error is the one to tell
+		return nil, format.WithPath(err, path)
 	}
 	f.parts[0].path = path
 	f.parts[0].mapped = m
 	return f, nil
 }
 
-// openOthers opens parts 1 to Count-1 of the model whose part 0 is f and
-// adds their tensors to f.
-func (f *File) openOthers(path string) error {
-	want := f.split
+// partPaths are the paths of the parts of the model, whose part at path is f.
+func (f *File) partPaths(path string) ([]string, error) {
 	stem, no, count, ok := ParseSplitName(path)
-	if !ok || count != want.Count || no != want.No {
-		example := SplitName(strings.TrimSuffix(filepath.Base(path), ".gguf"), want.No, want.Count)
-		return f.badValue(KeySplitCount, "this is part %d of %d, so the parts must be named like %s; give the files their names back", want.No+1, want.Count, example)
+	if !ok || count != f.split.Count || no != f.split.No {
+		example := SplitName(strings.TrimSuffix(filepath.Base(path), ".gguf"), f.split.No, f.split.Count)
+		return nil, f.badValue(KeySplitCount, "this is part %d of %d, so the parts must be named like %s; give the files their names back", f.split.No+1, f.split.Count, example)
 	}
-	if want.No != 0 {
-		return &format.UnsupportedError{Path: path, Offset: -1, Msg: fmt.Sprintf("this is part %d of %d of a split model; open the first part, %s", no+1, count, SplitName(stem, 0, count))}
+	if no != 0 {
+		return nil, &format.UnsupportedError{Path: path, Offset: -1, Msg: fmt.Sprintf("this is part %d of %d of a split model; open the first part, %s", no+1, count, SplitName(stem, 0, count))}
 	}
-	for no := 1; no < count; no++ {
-		if err := f.openOther(SplitName(stem, no, count), no); err != nil {
-			return err
-		}
+	paths := make([]string, count)
+	for i := range paths {
+		paths[i] = SplitName(stem, i, count)
 	}
-	if len(f.tensors) != want.Tensors {
-		return f.badValue(KeySplitTensors, "is %d, but the %d parts have %d tensors; is a part from another model?", want.Tensors, count, len(f.tensors))
+	return paths, nil
+}
+
+// withOthers opens paths from the second on, adds their tensors to f, which
+// is the first, and returns f. When that fails, or err is an error already,
+// it closes f instead.
+func (f *File) withOthers(paths []string, err error) (*File, error) {
+	for no := 1; no < len(paths) && err == nil; no++ {
+		err = f.openOther(paths[no], no)
 	}
-	return nil
+	if err == nil && f.split.Count > 0 && len(f.tensors) != f.split.Tensors {
+		err = f.badValue(KeySplitTensors, "is %d, but the model has %d tensors in %d files; is one from another model?", f.split.Tensors, len(f.tensors), f.split.Count)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // openOther opens part no and adds its tensors to f.
