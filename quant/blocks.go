@@ -29,18 +29,22 @@ func decodeQ8_0Go(dst []float32, src []byte) {
 	}
 }
 
-func encodeQ8_0(dst []byte, src []float32) {
+// encodeQ8_0Go rounds to the nearest integer, halves away from zero. A NaN
+// counts for nothing in the scale and becomes -128.
+func encodeQ8_0Go(dst []byte, src []float32) {
 	for ; len(src) > 0; dst, src = dst[34:], src[blockLen:] {
 		var largest float32
 		for _, v := range src[:blockLen] {
-			largest = max(largest, abs(v))
+			if a := abs(v); a > largest {
+				largest = a
+			}
 		}
 		d := largest / 127
 		inverse := inverse(d)
 		putF16(dst, d)
 		for j, v := range src[:blockLen] {
-			// To nearest, halves away from zero.
-			dst[2+j] = byte(int8(truncate(math.Round(float64(v*inverse)), -128, 127)))
+			x := float64(v * inverse) // adding a half is exact in float64
+			dst[2+j] = byte(int8(truncate(x+math.Copysign(0.5, x), -128, 127)))
 		}
 	}
 }
@@ -172,12 +176,12 @@ func fifthBits(q *[blockLen]byte) (bits uint32) {
 
 func abs(v float32) float32 { return math.Float32frombits(math.Float32bits(v) &^ (1 << 31)) }
 
-// inverse is 1/d, and 0 for a block of zeros.
+// inverse is 1/d, and 0 where that overflows, as for a block of zeros.
 func inverse(d float32) float32 {
-	if d == 0 {
-		return 0
+	if r := 1 / d; abs(r) <= math.MaxFloat32 {
+		return r
 	}
-	return 1 / d
+	return 0
 }
 
 // truncate drops the fraction and keeps the result within [low, high]. A NaN,

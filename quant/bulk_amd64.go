@@ -79,20 +79,17 @@ func decodeQ8_0(dst []float32, src []byte) {
 	decodeQ8AVX2(&dst[0], &src[0], len(dst)/blockLen)
 }
 
+func encodeQ8_0(dst []byte, src []float32) {
+	if !vector || len(src) == 0 {
+		encodeQ8_0Go(dst, src)
+		return
+	}
+	encodeQ8AVX2(&dst[0], &src[0], len(src)/blockLen)
+}
+
 // scanBulk adds to s what the first elements hold and returns how many bytes
 // they take.
 func scanBulk(s *Stats, d DType, src []byte) (done int) {
-	var f func(out *[4][8]uint32, src *byte, n int)
-	switch d {
-	case F32:
-		f = scanF32AVX2
-	case F16:
-		f = scanF16AVX2
-	case BF16:
-		f = scanBF16AVX2
-	default:
-		return 0
-	}
 	// The lanes count in 32 bits.
 	const most = 1 << 30
 	for {
@@ -101,7 +98,16 @@ func scanBulk(s *Stats, d DType, src []byte) (done int) {
 			return done
 		}
 		var out [4][8]uint32
-		f(&out, &src[0], n)
+		switch d {
+		case F32:
+			scanF32AVX2(&out, &src[0], n)
+		case F16:
+			scanF16AVX2(&out, &src[0], n)
+		case BF16:
+			scanBF16AVX2(&out, &src[0], n)
+		default:
+			return done
+		}
 		s.Count += int64(n)
 		for lane := range 8 {
 			s.Max = max(s.Max, math.Float32frombits(out[0][lane]))

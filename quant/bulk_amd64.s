@@ -2,23 +2,15 @@
 
 #include "textflag.h"
 
-DATA laneMasks<>+0(SB)/4, $0xffffffff
-DATA laneMasks<>+4(SB)/4, $0xffffffff
-DATA laneMasks<>+8(SB)/4, $0xffffffff
-DATA laneMasks<>+12(SB)/4, $0xffffffff
-DATA laneMasks<>+16(SB)/4, $0xffffffff
-DATA laneMasks<>+20(SB)/4, $0xffffffff
-DATA laneMasks<>+24(SB)/4, $0xffffffff
-DATA laneMasks<>+28(SB)/4, $0xffffffff
-DATA laneMasks<>+32(SB)/4, $0x00000000
-DATA laneMasks<>+36(SB)/4, $0x00000000
-DATA laneMasks<>+40(SB)/4, $0x00000000
-DATA laneMasks<>+44(SB)/4, $0x00000000
-DATA laneMasks<>+48(SB)/4, $0x00000000
-DATA laneMasks<>+52(SB)/4, $0x00000000
-DATA laneMasks<>+56(SB)/4, $0x00000000
-DATA laneMasks<>+60(SB)/4, $0x00000000
-GLOBL laneMasks<>(SB), RODATA|NOPTR, $64
+DATA byteOrder<>+0(SB)/1, $0x00
+DATA byteOrder<>+1(SB)/1, $0x04
+DATA byteOrder<>+2(SB)/1, $0x01
+DATA byteOrder<>+3(SB)/1, $0x05
+DATA byteOrder<>+4(SB)/1, $0x02
+DATA byteOrder<>+5(SB)/1, $0x06
+DATA byteOrder<>+6(SB)/1, $0x03
+DATA byteOrder<>+7(SB)/1, $0x07
+GLOBL byteOrder<>(SB), RODATA|NOPTR, $8
 
 // func encodeF16AVX2(dst *byte, src *float32, n int)
 // Requires: AVX, F16C
@@ -162,6 +154,89 @@ block5:
 	VZEROUPPER
 	RET
 
+// func encodeQ8AVX2(dst *byte, src *float32, blocks int)
+// Requires: AVX, AVX2, F16C
+TEXT ·encodeQ8AVX2(SB), NOSPLIT, $0-24
+	// Rounds to blocks of a binary16 scale and 32 signed bytes.
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         blocks+16(FP), DX
+	MOVL         $0x7fffffff, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x7f800000, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x3effffff, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Y2
+	MOVL         $0x42fe0000, BX
+	VMOVD        BX, X3
+	VPBROADCASTD X3, Y3
+	MOVL         $0x3f800000, BX
+	VMOVD        BX, X4
+	VPBROADCASTD X4, Y4
+	VPMOVZXBD    byteOrder<>+0(SB), Y5
+
+block6:
+	VXORPS       Y6, Y6, Y6
+	VMOVUPS      (CX), Y7
+	VANDPS       Y0, Y7, Y8
+	VMAXPS       Y6, Y8, Y6
+	VMOVUPS      32(CX), Y8
+	VANDPS       Y0, Y8, Y9
+	VMAXPS       Y6, Y9, Y6
+	VMOVUPS      64(CX), Y9
+	VANDPS       Y0, Y9, Y10
+	VMAXPS       Y6, Y10, Y6
+	VMOVUPS      96(CX), Y10
+	VANDPS       Y0, Y10, Y11
+	VMAXPS       Y6, Y11, Y6
+	VEXTRACTF128 $0x01, Y6, X11
+	VMAXPS       X6, X11, X11
+	VPERMILPS    $0x4e, X11, X6
+	VMAXPS       X6, X11, X11
+	VPERMILPS    $0xb1, X11, X6
+	VMAXPS       X6, X11, X11
+	VDIVPS       X3, X11, X11
+	VCVTPS2PH    $0x00, X11, X6
+	VPEXTRW      $0x00, X6, (AX)
+	VDIVPS       X11, X4, X11
+	VCMPPS       $0x04, X1, X11, X6
+	VANDPS       X6, X11, X11
+	VBROADCASTSS X11, Y6
+	VMULPS       Y6, Y7, Y7
+	VANDNPS      Y7, Y0, Y11
+	VORPS        Y2, Y11, Y11
+	VADDPS       Y11, Y7, Y7
+	VCVTTPS2DQ   Y7, Y7
+	VMULPS       Y6, Y8, Y8
+	VANDNPS      Y8, Y0, Y11
+	VORPS        Y2, Y11, Y11
+	VADDPS       Y11, Y8, Y8
+	VCVTTPS2DQ   Y8, Y8
+	VMULPS       Y6, Y9, Y9
+	VANDNPS      Y9, Y0, Y11
+	VORPS        Y2, Y11, Y11
+	VADDPS       Y11, Y9, Y9
+	VCVTTPS2DQ   Y9, Y9
+	VMULPS       Y6, Y10, Y10
+	VANDNPS      Y10, Y0, Y6
+	VORPS        Y2, Y6, Y6
+	VADDPS       Y6, Y10, Y10
+	VCVTTPS2DQ   Y10, Y10
+	VPACKSSDW    Y8, Y7, Y7
+	VPACKSSDW    Y10, Y9, Y9
+	VPACKSSWB    Y9, Y7, Y7
+	VPERMD       Y7, Y5, Y7
+	VMOVDQU      Y7, 2(AX)
+	ADDQ         $0x00000080, CX
+	ADDQ         $0x00000022, AX
+	DECQ         DX
+	JNZ          block6
+	VZEROUPPER
+	RET
+
 // func scanF32AVX2(out *[4][8]uint32, src *byte, n int)
 // Requires: AVX, AVX2
 TEXT ·scanF32AVX2(SB), NOSPLIT, $0-24
@@ -181,7 +256,7 @@ TEXT ·scanF32AVX2(SB), NOSPLIT, $0-24
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 
-loop6:
+loop7:
 	VMOVUPS  (CX), Y7
 	VPAND    Y0, Y7, Y7
 	VPCMPEQD Y2, Y7, Y8
@@ -206,7 +281,7 @@ loop6:
 	VPMAXSD  Y7, Y3, Y3
 	ADDQ     $0x00000040, CX
 	SUBQ     $0x00000010, DX
-	JNZ      loop6
+	JNZ      loop7
 	VMOVDQU  Y3, (AX)
 	VMOVDQU  Y4, 32(AX)
 	VMOVDQU  Y5, 64(AX)
@@ -233,7 +308,7 @@ TEXT ·scanF16AVX2(SB), NOSPLIT, $0-24
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 
-loop7:
+loop8:
 	VCVTPH2PS (CX), Y7
 	VPAND     Y0, Y7, Y7
 	VPCMPEQD  Y2, Y7, Y8
@@ -258,7 +333,7 @@ loop7:
 	VPMAXSD   Y7, Y3, Y3
 	ADDQ      $0x00000020, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop7
+	JNZ       loop8
 	VMOVDQU   Y3, (AX)
 	VMOVDQU   Y4, 32(AX)
 	VMOVDQU   Y5, 64(AX)
@@ -285,7 +360,7 @@ TEXT ·scanBF16AVX2(SB), NOSPLIT, $0-24
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 
-loop8:
+loop9:
 	VPMOVZXWD (CX), Y7
 	VPSLLD    $0x10, Y7, Y7
 	VPAND     Y0, Y7, Y7
@@ -312,7 +387,7 @@ loop8:
 	VPMAXSD   Y7, Y3, Y3
 	ADDQ      $0x00000020, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop8
+	JNZ       loop9
 	VMOVDQU   Y3, (AX)
 	VMOVDQU   Y4, 32(AX)
 	VMOVDQU   Y5, 64(AX)

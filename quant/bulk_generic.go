@@ -6,6 +6,7 @@ func encodeF16(dst []byte, src []float32)        { encodeF16Go(dst, src) }
 func encodeBF16(dst []byte, src []float32)       { encodeBF16Go(dst, src) }
 func decodeF16(dst []float32, src []byte)        { decodeF16Go(dst, src) }
 func decodeBF16(dst []float32, src []byte)       { decodeBF16Go(dst, src) }
+func encodeQ8_0(dst []byte, src []float32)       { encodeQ8_0Go(dst, src) }
 func decodeQ8_0(dst []float32, src []byte)       { decodeQ8_0Go(dst, src) }
 func encodeF16Words(_ []uint16, _ []float32) int { return 0 }
 func decodeF16Words(_ []float32, _ []uint16) int { return 0 }

@@ -194,12 +194,22 @@ func TestF32ToF16(t *testing.T) {
 		}
 	}
 	if longTests() {
-		for bits := uint32(0); ; bits++ {
-			check(bits)
-			if bits == math.MaxUint32 {
-				return
+		const run = 1 << 16
+		x, bulk := make([]float32, run), make([]uint16, run)
+		for high := range uint32(1 << 16) {
+			for low := range x {
+				bits := high<<16 | uint32(low)
+				check(bits)
+				x[low] = math.Float32frombits(bits)
+			}
+			EncodeF16(bulk, x)
+			for low, v := range x {
+				if bulk[low] != F32ToF16(v) {
+					t.Fatalf("EncodeF16(%#08x) = %#04x", high<<16|uint32(low), bulk[low])
+				}
 			}
 		}
+		return
 	}
 	for high := range uint32(1 << 20) {
 		for _, low := range []uint32{0, 1, 0x7ff, 0x800, 0xfff} {
@@ -438,6 +448,63 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s succeeded", test.name)
 		}
 	}
+}
+
+// TestEncodeQ8 tries blocks that no sane tensor has, on each path, against the
+// plain definition in float64.
+func TestEncodeQ8(t *testing.T) {
+	eachPath(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(13, 14))
+		const blocks = 3000
+		x := make([]float32, blocks*blockLen)
+		for b := range blocks {
+			block := x[b*blockLen:][:blockLen]
+			size := float32(math.Ldexp(1, r.IntN(270)-148))
+			switch b % 4 {
+			case 0: // integers and halves: a scale of 1
+				for i := range block {
+					block[i] = float32(r.IntN(509)-254) / 2
+				}
+				block[0] = 127
+			case 1:
+				copy(block, randomFloats(r, blockLen))
+			default:
+				for i := range block {
+					block[i] = size * (2*r.Float32() - 1)
+				}
+			}
+		}
+		got := make([]byte, size(Q8_0, len(x)))
+		if err := Encode(got, Q8_0, x); err != nil {
+			t.Fatal(err)
+		}
+		for b := range blocks {
+			block, code := x[b*blockLen:][:blockLen], got[b*34:][:34]
+			var largest float64
+			for _, v := range block {
+				if v == v {
+					largest = max(largest, math.Abs(float64(v)))
+				}
+			}
+			d := float32(largest) / 127
+			if h := binary.LittleEndian.Uint16(code); h != F32ToF16(d) {
+				t.Fatalf("block %d: scale %#04x, want %#04x", b, h, F32ToF16(d))
+			}
+			inverse := 1 / d
+			if math.IsInf(float64(inverse), 0) {
+				inverse = 0
+			}
+			for i, v := range block {
+				want := math.Round(float64(v * inverse))
+				if want != want {
+					want = -128
+				}
+				if got := int8(code[2+i]); float64(got) != want {
+					t.Fatalf("block %d: %v with scale %v became %d, want %v", b, v, d, got, want)
+				}
+			}
+		}
+	})
 }
 
 // TestConvertLong crosses the internal buffer.

@@ -18,6 +18,9 @@ func decodeBF16AVX2(dst *float32, src *byte, n int)
 func decodeQ8AVX2(dst *float32, src *byte, blocks int)
 
 //go:noescape
+func encodeQ8AVX2(dst *byte, src *float32, blocks int)
+
+//go:noescape
 func scanF32AVX2(out *[4][8]uint32, src *byte, n int)
 
 //go:noescape

@@ -9,6 +9,7 @@ import (
 
 var (
 	laneMasks Mem // eight words of ones, eight of zeros
+	byteOrder Mem // 0, 4, 1, 5, 2, 6, 3, 7
 	wordMasks Mem // for AVX-512: word i has its i lowest bits set
 
 	// constants holds each constant sixteen times over, a whole register.
@@ -50,6 +51,13 @@ func defineMasks() {
 			word = math.MaxUint32
 		}
 		DATA(4*i, word)
+	}
+}
+
+func defineByteOrder() {
+	byteOrder = GLOBL("byteOrder", RODATA|NOPTR)
+	for i, v := range []uint8{0, 4, 1, 5, 2, 6, 3, 7} {
+		DATA(i, U8(v))
 	}
 }
 

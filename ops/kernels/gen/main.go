@@ -43,7 +43,7 @@ func main() {
 			v.elementwise()
 		}
 	case "quant":
-		defineMasks()
+		defineByteOrder()
 		conversions()
 	default:
 		fmt.Fprintf(os.Stderr, "gen: no package %q\n", *pkg)

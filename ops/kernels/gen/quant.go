@@ -75,12 +75,17 @@ func conversions() {
 	JNZ(LabelRef(loop))
 	end()
 
+	v.encodeQ8()
 	for _, t := range []element{f32, f16, bf16} {
 		v.scan(t)
 	}
 }
 
-const unordered = 3 // predicate of VCMPPS: either is a NaN
+// More predicates of VCMPPS.
+const (
+	unordered = 3 // either is a NaN
+	notEqual  = 4 // or unordered
+)
 
 // sixteens loops over sixteen elements a time and ends the function.
 func (v isa) sixteens(dstBytes, srcBytes int, body func(dst, src Register)) {
@@ -102,6 +107,58 @@ func (v isa) words(w uint32) VecVirtual {
 	VMOVD(g, r.AsX())
 	VPBROADCASTD(r.AsX(), r)
 	return r
+}
+
+// encodeQ8 emits the quantiser of Q8_0; see encodeQ8_0Go.
+func (v isa) encodeQ8() {
+	v.text("encodeQ8", "(dst *byte, src *float32, blocks int)")
+	Comment("Rounds to blocks of a binary16 scale and 32 signed bytes.")
+	dst, src, blocks := Load(Param("dst"), GP64()), Load(Param("src"), GP64()), Load(Param("blocks"), GP64())
+	magnitude, infinity := v.words(math.MaxInt32), v.words(0x7f800000)
+	// The number before a half: with it, unlike a half, a sum that has to be
+	// rounded never reaches the next integer too early.
+	half := v.words(math.Float32bits(0.5) - 1)
+	top, one := v.words(math.Float32bits(127)), v.words(math.Float32bits(1))
+	order := YMM() // packing works on halves: the places of the double words
+	VPMOVZXBD(byteOrder, order)
+	loop := label("block")
+	Label(loop)
+	largest := v.zero()
+	var x [4]VecVirtual
+	for i := range x {
+		x[i] = YMM()
+		VMOVUPS(Mem{Base: src, Disp: 32 * i}, x[i])
+		a := YMM()
+		VANDPS(magnitude, x[i], a)
+		VMAXPS(largest, a, largest) // passes over a NaN
+	}
+	d := v.reduceMax(largest)
+	VDIVPS(top.AsX(), d, d)
+	h, inverse, bounded := XMM(), YMM(), XMM()
+	VCVTPS2PH(U8(0), d, h)
+	VPEXTRW(U8(0), h, Mem{Base: dst})
+	VDIVPS(d, one.AsX(), d)
+	VCMPPS(U8(notEqual), infinity.AsX(), d, bounded)
+	VANDPS(bounded, d, d)
+	VBROADCASTSS(d, inverse)
+	for i := range x {
+		VMULPS(inverse, x[i], x[i])
+		away := YMM()
+		VANDNPS(x[i], magnitude, away) // the sign
+		VORPS(half, away, away)
+		VADDPS(away, x[i], x[i])
+		VCVTTPS2DQ(x[i], x[i])
+	}
+	VPACKSSDW(x[1], x[0], x[0])
+	VPACKSSDW(x[3], x[2], x[2])
+	VPACKSSWB(x[2], x[0], x[0])
+	VPERMD(x[0], order, x[0])
+	VMOVDQU(x[0], Mem{Base: dst, Disp: 2})
+	ADDQ(U32(128), src)
+	ADDQ(U32(34), dst)
+	DECQ(blocks)
+	JNZ(LabelRef(loop))
+	end()
 }
 
 // scan emits one pass over n elements, a multiple of sixteen and below 2^31. It
