@@ -1,0 +1,1 @@
+"""Training code of the small FPA test models: operator, decoder, data, export."""

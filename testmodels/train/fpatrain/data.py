@@ -1,0 +1,124 @@
+"""Training batches and evaluation prompts of exact token lengths."""
+
+import random
+from dataclasses import dataclass
+
+import torch
+
+from . import grammar
+from .tokens import BOS_ID, END_ID
+
+TRAINING_LENGTH = 256
+ANSWER_TOKENS = 8  # space, five digits, full stop, end
+
+
+class Pieces:
+    """Token ids of sentences. Words are split at spaces before merging, so the ids of a
+    text are those of its sentences (each with the space before it) in a row."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+
+    def ids(self, text, first=False):
+        """Ids of a sentence without BOS; not the first one gets a space in front."""
+        return self.tokenizer.encode(text if first else " " + text, add_special_tokens=False).ids
+
+
+@dataclass
+class Sample:
+    """A text: BOS + filler with needles + question = prompt; number is the answer."""
+
+    prompt: str
+    ids: list
+    number: str
+    depth: float
+
+
+def fillable(room):
+    """Whether common sentences (9 to 11 tokens) can fill `room` tokens exactly."""
+    return room == 0 or 9 <= room <= 11 or room >= 18
+
+
+def fill(rng, pieces, room, forbidden):
+    """Filler sentences of exactly `room` tokens in all, without the forbidden numbers."""
+    texts = []
+    while room > 0:
+        text = grammar.sentence(rng, forbidden)
+        left = room - len(pieces.ids(text))
+        if left >= 0 and fillable(left):
+            texts.append(text)
+            room = left
+    return texts
+
+
+def compose(rng, pieces, length, names, depths, asked):
+    """A sample whose prompt and answer take exactly `length` tokens.
+
+    names are the keys told, depths (0 to 1) where among the filler; asked indexes them."""
+    numbers = []
+    while len(numbers) < len(names):
+        number = grammar.key_number(rng)
+        if number not in numbers:
+            numbers.append(number)
+    needles = [grammar.needle(rng, name, number) for name, number in zip(names, numbers)]
+    end = grammar.question(names[asked])
+    room = length - 1 - ANSWER_TOKENS - len(pieces.ids(end))
+    room -= sum(len(pieces.ids(text)) for text in needles)
+    if room < 18:
+        raise ValueError(f"length {length} cannot hold {len(names)} keys")
+    texts = fill(rng, pieces, room, numbers)
+    # The first text of all is without the space before it.
+    places = sorted(((round(d * len(texts)), n) for n, d in enumerate(depths)), reverse=True)
+    for place, n in places:
+        texts.insert(place, needles[n])
+    texts.append(end)
+    ids = [BOS_ID]
+    for n, text in enumerate(texts):
+        ids += pieces.ids(text, first=n == 0)
+    assert len(ids) == length - ANSWER_TOKENS
+    return Sample(" ".join(texts), ids, numbers[asked], depths[asked])
+
+
+# Training phases: share of the steps, tokens, sequences a step, most keys told.
+PHASES = ((0.20, 64, 24, 1), (0.35, 96, 16, 3), (0.20, 160, 9, 3), (0.25, 256, 6, 3))
+
+
+def phase(step, steps, phases=PHASES):
+    """The phase (tokens, sequences, most keys) of a step."""
+    done = (step + 0.5) / steps
+    for share, *rest in phases:
+        if done < share:
+            return rest
+        done -= share
+    return rest
+
+
+def training_batch(rng, pieces, length, sequences, most_keys):
+    """ids [B, T] int64, and a mask [B, T] of the answer tokens (the end token included)
+    and one of the tokens that are text. The rest is filled with END."""
+    ids = torch.full((sequences, length), END_ID)
+    answers = torch.zeros(sequences, length, dtype=torch.bool)
+    texts = torch.zeros(sequences, length, dtype=torch.bool)
+    for row in range(sequences):
+        count = rng.randint(1, most_keys)
+        names = rng.sample(grammar.NAMES, count)
+        depths = [rng.random() for _ in names]
+        sample = compose(rng, pieces, length, names, depths, rng.randrange(count))
+        tail = pieces.ids(grammar.answer(sample.number), first=True) + [END_ID]
+        start, stop = len(sample.ids), len(sample.ids) + len(tail)
+        ids[row, :stop] = torch.tensor(sample.ids + tail)
+        answers[row, start:stop] = True
+        texts[row, 1:stop] = True
+    return ids, answers, texts
+
+
+def evaluation_sample(seed, pieces, task, length, index, count):
+    """Prompt `index` of `count` of a task ("one" or "three") at a length.
+
+    The asked key lies at depth index / (count - 1); the other two anywhere."""
+    rng = random.Random(f"eval-{seed}-{task}-{length}-{index}")
+    depth = index / (count - 1) if count > 1 else 0.5
+    if task == "one":
+        return compose(rng, pieces, length, [grammar.PLAIN], [depth], 0)
+    names = rng.sample(grammar.COLOURS, 3)
+    return compose(rng, pieces, length, names, [depth, rng.random(), rng.random()], 0)
