@@ -2,6 +2,7 @@ package hf
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -149,6 +150,10 @@ func (c *Config) Path() string { return c.path }
 
 // Keys is every key, in the order of the file, those that are null included.
 func (c *Config) Keys() []string { return c.keys }
+
+// Raw is the JSON text of the value of key, null included; nil when the object
+// has no such key.
+func (c *Config) Raw(key string) json.RawMessage { return json.RawMessage(c.members[key].raw) }
 
 // Has reports whether key is present and not null.
 func (c *Config) Has(key string) bool {

@@ -73,6 +73,9 @@ func TestConfigGetters(t *testing.T) {
 	}
 	q, err := p.String("q", "")
 	check("nested", q, err, "deep")
+	for key, want := range map[string]string{"exp": "1e3", "many": "[1, 2]", "o": `{"x": 1, "p": {"q": "deep"}}`, "null": "null", "absent": ""} {
+		check("Raw "+key, string(c.Raw(key)), nil, want)
+	}
 	none, err := c.Object("absent")
 	if err != nil || none.Has("x") || len(none.Keys()) != 0 {
 		t.Errorf("absent object: %+v, %v", none, err)

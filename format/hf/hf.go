@@ -349,23 +349,23 @@ func (c *Checkpoint) readConfig(weights, path string) (err error) {
 // readTokenizer reads the tokenizer and what belongs to it. path is
 // Options.TokenizerPath.
 func (c *Checkpoint) readTokenizer(path string) (err error) {
-	dir, name := c.dir, tokenizerFile
-	if path != "" {
+	dir := c.dir
+	if path == "" {
+		if c.tokenizerJSON, err = c.optional(dir, tokenizerFile, c.lim.HeaderBytes); err != nil {
+			return err
+		}
+	} else {
 		info, err := os.Stat(path)
 		if err != nil {
 			return err
 		}
 		if info.IsDir() {
-			dir = path
 			path = filepath.Join(path, tokenizerFile)
-		} else {
-			dir, name = filepath.Split(path)
 		}
+		dir = filepath.Dir(path)
 		if c.tokenizerJSON, err = readSmall(path, c.lim.HeaderBytes); err != nil {
 			return err
 		}
-	} else if c.tokenizerJSON, err = c.optional(dir, name, c.lim.HeaderBytes); err != nil {
-		return err
 	}
 	if c.tokenizerConfig, err = c.optional(dir, tokenizerConfigFile, maxConfigBytes); err != nil {
 		return err

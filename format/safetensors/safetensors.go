@@ -63,6 +63,15 @@ var dtypes = []quant.DType{
 	quant.C64, quant.F64, quant.I64, quant.U64,
 }
 
+// dtypeRank maps a type to its place in that order.
+var dtypeRank = func() map[quant.DType]int {
+	m := make(map[quant.DType]int, len(dtypes))
+	for i, d := range dtypes {
+		m[d] = i
+	}
+	return m
+}()
+
 // dtypeByName maps the name in a header to the type.
 var dtypeByName = func() map[string]quant.DType {
 	m := make(map[string]quant.DType, len(dtypes))
@@ -215,12 +224,13 @@ type entry struct {
 	begin, end int64
 }
 
-// where names the tensor in an error.
-func (e *entry) where() string { return tensorWhere(e.name) }
-
-func tensorWhere(name string) string {
-	return "tensor " + strconv.Quote(strictjson.Shorten(name))
+// fail makes the FormatError of a tensor.
+func (e *entry) fail(offset int64, msg string, args ...any) error {
+	return fail(offset, where(e.name), msg, args...)
 }
+
+// where names a tensor in an error.
+func where(name string) string { return "tensor " + strconv.Quote(strictjson.Shorten(name)) }
 
 // parser reads the JSON of a header.
 type parser struct {
@@ -259,9 +269,9 @@ func (p *parser) header() error {
 func (p *parser) readMetadata() error {
 	p.metadata = map[string]string{}
 	return p.json.Object(func(key string, at int) error {
-		where := metadataKey + " " + strconv.Quote(strictjson.Shorten(key))
+		where := func() string { return metadataKey + " " + strconv.Quote(strictjson.Shorten(key)) }
 		if int64(len(p.metadata)) >= p.lim.KeyValues {
-			return fail(lengthBytes+int64(at), where, "more than %d entries", p.lim.KeyValues)
+			return fail(lengthBytes+int64(at), where(), "more than %d entries", p.lim.KeyValues)
 		}
 		valueAt := p.offset()
 		kind, err := p.json.Kind()
@@ -269,14 +279,14 @@ func (p *parser) readMetadata() error {
 			return err
 		}
 		if kind != strictjson.String {
-			return fail(valueAt, where, "found %s, expected a string", kind)
+			return fail(valueAt, where(), "found %s, expected a string", kind)
 		}
 		value, err := p.json.String()
 		if err != nil {
 			return err
 		}
 		if int64(len(value)) > p.lim.StringBytes {
-			return fail(valueAt, where, "found %d bytes, expected at most %d", len(value), p.lim.StringBytes)
+			return fail(valueAt, where(), "found %d bytes, expected at most %d", len(value), p.lim.StringBytes)
 		}
 		p.metadata[key] = value
 		return nil
@@ -286,14 +296,13 @@ func (p *parser) readMetadata() error {
 // readEntry reads the description of one tensor. Keys beyond the three of
 // the format are let pass, as the reference library does.
 func (p *parser) readEntry(e *entry) error {
-	where := e.where()
 	var hasDType, hasShape, hasOffsets bool
 	kind, err := p.json.Kind()
 	if err != nil {
 		return err
 	}
 	if kind != strictjson.Object {
-		return fail(p.offset(), where, "found %s, expected an object with dtype, shape and data_offsets", kind)
+		return e.fail(p.offset(), "found %s, expected an object with dtype, shape and data_offsets", kind)
 	}
 	err = p.json.Object(func(key string, _ int) error {
 		switch key {
@@ -302,18 +311,18 @@ func (p *parser) readEntry(e *entry) error {
 			return p.readDType(e)
 		case "shape":
 			hasShape = true
-			shape, err := p.readInts(where, key)
+			shape, err := p.readInts(e, key)
 			e.shape = shape
 			return err
 		case "data_offsets":
 			hasOffsets = true
 			at := p.offset()
-			offsets, err := p.readInts(where, key)
+			offsets, err := p.readInts(e, key)
 			if err != nil {
 				return err
 			}
 			if len(offsets) != 2 {
-				return fail(at, where, "data_offsets has %d elements, expected 2: begin and end", len(offsets))
+				return e.fail(at, "data_offsets has %d elements, expected 2: begin and end", len(offsets))
 			}
 			e.begin, e.end = offsets[0], offsets[1]
 			return nil
@@ -329,7 +338,7 @@ func (p *parser) readEntry(e *entry) error {
 		name string
 	}{{hasDType, "dtype"}, {hasShape, "shape"}, {hasOffsets, "data_offsets"}} {
 		if !field.has {
-			return fail(e.at, where, "%s is missing", field.name)
+			return e.fail(e.at, "%s is missing", field.name)
 		}
 	}
 	return nil
@@ -343,7 +352,7 @@ func (p *parser) readDType(e *entry) error {
 		return err
 	}
 	if kind != strictjson.String {
-		return fail(at, e.where(), "dtype is %s, expected a string such as \"F32\"", kind)
+		return e.fail(at, "dtype is %s, expected a string such as \"F32\"", kind)
 	}
 	name, err := p.json.String()
 	if err != nil {
@@ -351,20 +360,20 @@ func (p *parser) readDType(e *entry) error {
 	}
 	d, ok := dtypeByName[name]
 	if !ok {
-		return fail(at, e.where(), "unknown dtype %q, expected one of %v", strictjson.Shorten(name), dtypes)
+		return e.fail(at, "unknown dtype %q, expected one of %v", strictjson.Shorten(name), dtypes)
 	}
 	e.dtype = d
 	return nil
 }
 
-// readInts reads an array of integers from 0 to 2^63-1.
-func (p *parser) readInts(where, what string) ([]int64, error) {
+// readInts reads the array what of e: integers from 0 to 2^63-1.
+func (p *parser) readInts(e *entry, what string) ([]int64, error) {
 	kind, err := p.json.Kind()
 	if err != nil {
 		return nil, err
 	}
 	if kind != strictjson.Array {
-		return nil, fail(p.offset(), where, "%s is %s, expected an array of integers", what, kind)
+		return nil, e.fail(p.offset(), "%s is %s, expected an array of integers", what, kind)
 	}
 	ints := []int64{}
 	err = p.json.Array(func(i int) error {
@@ -374,7 +383,7 @@ func (p *parser) readInts(where, what string) ([]int64, error) {
 			return err
 		}
 		if kind != strictjson.Number {
-			return fail(at, where, "%s[%d] is %s, expected an integer", what, i, kind)
+			return e.fail(at, "%s[%d] is %s, expected an integer", what, i, kind)
 		}
 		text, err := p.json.Number()
 		if err != nil {
@@ -382,7 +391,7 @@ func (p *parser) readInts(where, what string) ([]int64, error) {
 		}
 		n, err := strconv.ParseUint(text, 10, 63)
 		if err != nil {
-			return fail(at, where, "%s[%d] is %s, expected an integer from 0 to 2^63-1", what, i, strictjson.Shorten(text))
+			return e.fail(at, "%s[%d] is %s, expected an integer from 0 to 2^63-1", what, i, strictjson.Shorten(text))
 		}
 		ints = append(ints, int64(n))
 		return nil
@@ -400,31 +409,30 @@ func (f *File) place(entries []entry, data []byte, start int64) error {
 	f.byName = make(map[string]int, len(entries))
 	size := int64(len(data)) - start
 	var covered int64 // bytes of data that the entries so far cover
-	previous := ""
 	for i := range entries {
 		e := &entries[i]
 		switch {
 		case e.end < e.begin:
-			return fail(e.at, e.where(), "data_offsets [%d, %d] end before they begin", e.begin, e.end)
+			return e.fail(e.at, "data_offsets [%d, %d] end before they begin", e.begin, e.end)
 		case e.begin < covered:
-			return fail(e.at, e.where(), "data_offsets [%d, %d] overlap those of %s, which end at %d", e.begin, e.end, previous, covered)
+			return e.fail(e.at, "data_offsets [%d, %d] overlap those of %s, which end at %d", e.begin, e.end, where(entries[i-1].name), covered)
 		case e.begin > covered:
-			return fail(e.at, e.where(), "data_offsets [%d, %d] leave a hole: expected to begin at %d", e.begin, e.end, covered)
+			return e.fail(e.at, "data_offsets [%d, %d] leave a hole: expected to begin at %d", e.begin, e.end, covered)
 		case e.end > size:
-			return fail(e.at, e.where(), "data_offsets [%d, %d] reach beyond the %d bytes of data in the file; it is cut short", e.begin, e.end, size)
+			return e.fail(e.at, "data_offsets [%d, %d] reach beyond the %d bytes of data in the file; it is cut short", e.begin, e.end, size)
 		}
 		elements, err := e.shape.Elements()
 		if err != nil {
-			return fail(e.at, e.where(), "%s", err)
+			return e.fail(e.at, "%s", err)
 		}
 		bytes, err := e.dtype.Bytes(elements)
 		if err != nil {
-			return fail(e.at, e.where(), "shape %v: %s", e.shape, err)
+			return e.fail(e.at, "shape %v: %s", e.shape, err)
 		}
 		if bytes != e.end-e.begin {
-			return fail(e.at, e.where(), "data_offsets [%d, %d] are %d bytes, expected %d for %s of shape %v", e.begin, e.end, e.end-e.begin, bytes, e.dtype, e.shape)
+			return e.fail(e.at, "data_offsets [%d, %d] are %d bytes, expected %d for %s of shape %v", e.begin, e.end, e.end-e.begin, bytes, e.dtype, e.shape)
 		}
-		covered, previous = e.end, e.where()
+		covered = e.end
 		from, to := start+e.begin, start+e.end
 		f.byName[e.name] = len(f.tensors)
 		f.tensors = append(f.tensors, Tensor{

@@ -28,7 +28,7 @@ import (
 func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	sorted := slices.Clone(tensors)
 	slices.SortFunc(sorted, func(a, b Tensor) int {
-		byType := cmp.Compare(slices.Index(dtypes, b.DType), slices.Index(dtypes, a.DType))
+		byType := cmp.Compare(dtypeRank[b.DType], dtypeRank[a.DType])
 		return cmp.Or(byType, cmp.Compare(a.Name, b.Name))
 	})
 	header, err := encodeHeader(sorted, metadata)
@@ -40,7 +40,7 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	}
 	for _, t := range sorted {
 		if _, err := w.Write(t.Data); err != nil {
-			return fmt.Errorf("safetensors: write %s: %w", tensorWhere(t.Name), err)
+			return fmt.Errorf("safetensors: write %s: %w", where(t.Name), err)
 		}
 	}
 	return nil
@@ -77,7 +77,7 @@ func encodeHeader(tensors []Tensor, metadata map[string]string) ([]byte, error) 
 	var offset int64
 	for _, t := range tensors {
 		if err := check(t, names); err != nil {
-			return nil, fmt.Errorf("safetensors: %s: %w", tensorWhere(t.Name), err)
+			return nil, fmt.Errorf("safetensors: %s: %w", where(t.Name), err)
 		}
 		if len(b) > lengthBytes+1 {
 			b = append(b, ',')
@@ -118,12 +118,13 @@ func check(t Tensor, names map[string]struct{}) error {
 		return fmt.Errorf("the name is given twice")
 	}
 	names[t.Name] = struct{}{}
+	_, known := dtypeRank[t.DType]
 	switch {
 	case t.Name == metadataKey:
 		return fmt.Errorf("the name is reserved")
 	case !utf8.ValidString(t.Name):
 		return fmt.Errorf("the name is not UTF-8")
-	case !slices.Contains(dtypes, t.DType):
+	case !known:
 		return fmt.Errorf("the format has no type %s; convert the tensor first", t.DType)
 	}
 	elements, err := t.Shape.Elements()
@@ -144,8 +145,15 @@ func check(t Tensor, names map[string]struct{}) error {
 func appendString(b []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')
+	plain := 0 // start of the stretch not yet appended
 	for i := 0; i < len(s); i++ {
-		switch c := s[i]; c {
+		c := s[i]
+		if c >= ' ' && c != '"' && c != '\\' {
+			continue
+		}
+		b = append(b, s[plain:i]...)
+		plain = i + 1
+		switch c {
 		case '"', '\\':
 			b = append(b, '\\', c)
 		case '\b':
@@ -159,13 +167,10 @@ func appendString(b []byte, s string) []byte {
 		case '\t':
 			b = append(b, `\t`...)
 		default:
-			if c < ' ' {
-				b = append(b, `\u00`...)
-				b = append(b, hex[c>>4], hex[c&15])
-			} else {
-				b = append(b, c)
-			}
+			b = append(b, `\u00`...)
+			b = append(b, hex[c>>4], hex[c&15])
 		}
 	}
+	b = append(b, s[plain:]...)
 	return append(b, '"')
 }

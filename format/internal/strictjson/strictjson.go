@@ -13,6 +13,7 @@ package strictjson
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -187,7 +188,7 @@ func (r *Reader) object(unique bool, member func(key string, offset int) error) 
 	if r.empty('}') {
 		return nil
 	}
-	seen := map[string]struct{}{}
+	var seen keySet
 	for {
 		r.space()
 		at := r.pos
@@ -199,13 +200,12 @@ func (r *Reader) object(unique bool, member func(key string, offset int) error) 
 			return err
 		}
 		if unique {
-			if _, twice := seen[key]; twice {
-				return r.errorAt(at, "key %q is given twice in one object", Shorten(key))
-			}
-			if int64(len(seen)) >= r.maxKeys {
+			if seen.count >= r.maxKeys {
 				return r.errorAt(at, "more than %d keys in one object", r.maxKeys)
 			}
-			seen[key] = struct{}{}
+			if !seen.add(key) {
+				return r.errorAt(at, "key %q is given twice in one object", Shorten(key))
+			}
 		}
 		r.space()
 		if r.pos >= len(r.data) || r.data[r.pos] != ':' {
@@ -220,6 +220,38 @@ func (r *Reader) object(unique bool, member func(key string, offset int) error) 
 			return err
 		}
 	}
+}
+
+// keySet is a set of keys. Most objects have a few, which are cheaper to
+// compare than to hash: a header has an object of three keys for each tensor.
+type keySet struct {
+	count int64
+	few   [4]string
+	many  map[string]struct{} // nil while few is enough
+}
+
+// add reports whether key is new.
+func (s *keySet) add(key string) bool {
+	if s.many == nil {
+		if slices.Contains(s.few[:s.count], key) {
+			return false
+		}
+		if int(s.count) < len(s.few) {
+			s.few[s.count] = key
+			s.count++
+			return true
+		}
+		s.many = map[string]struct{}{}
+		for _, k := range s.few {
+			s.many[k] = struct{}{}
+		}
+	}
+	if _, ok := s.many[key]; ok {
+		return false
+	}
+	s.many[key] = struct{}{}
+	s.count++
+	return true
 }
 
 // Array reads an array, calling element for each index; element must consume
