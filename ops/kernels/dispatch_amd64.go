@@ -165,6 +165,10 @@ func activate(kind Activation, y []float32) {
 		sigmoidAVX512(p, n)
 	case kind == Sigmoid:
 		sigmoidAVX2(p, n)
+	case kind == Gelu && wide:
+		geluAVX512(p, n)
+	case kind == Gelu:
+		geluAVX2(p, n)
 	case kind == GeluTanh && wide:
 		geluTanhAVX512(p, n)
 	case kind == GeluTanh:
@@ -177,8 +181,6 @@ func activate(kind Activation, y []float32) {
 		tanhAVX512(p, n)
 	case kind == Tanh:
 		tanhAVX2(p, n)
-	default:
-		activateGo(kind, y)
 	}
 }
 
@@ -225,7 +227,11 @@ const ahead = 2048
 
 // hasRows reports whether gemv reads the type in place.
 func hasRows(t quant.DType) bool {
-	return t == quant.F32 || t == quant.F16 || t == quant.BF16 || t == quant.Q8_0
+	switch t {
+	case quant.F32, quant.F16, quant.BF16, quant.Q8_0, quant.Q4_0, quant.Q4_1:
+		return true
+	}
+	return false
 }
 
 // gemv sets y[r] = scale * row r of w times x, for rows stride bytes apart. A
@@ -245,6 +251,14 @@ func gemv(t quant.DType, y *float32, w unsafe.Pointer, stride int, x []float32, 
 		gemvQ8AVX512(y, p, stride, &x[0], cols/32, rows, ahead)
 	case t == quant.Q8_0:
 		gemvQ8AVX2(y, p, stride, &x[0], cols/32, rows, ahead)
+	case t == quant.Q4_0 && wide:
+		gemvQ4AVX512(y, p, stride, &x[0], cols/32, rows, ahead)
+	case t == quant.Q4_0:
+		gemvQ4AVX2(y, p, stride, &x[0], cols/32, rows, ahead)
+	case t == quant.Q4_1 && wide:
+		gemvQ41AVX512(y, p, stride, &x[0], cols/32, rows, ahead)
+	case t == quant.Q4_1:
+		gemvQ41AVX2(y, p, stride, &x[0], cols/32, rows, ahead)
 	default:
 		rowsF32(y, w, stride, x, rows, scale)
 	}
@@ -283,7 +297,7 @@ func matMulFew(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, 
 		if !inPlace {
 			block := s.floats(rows * w.Cols)
 			for i := range m {
-				decodeRow(block[i*w.Cols:(i+1)*w.Cols], w, r+i)
+				decodeRow(block[i*w.Cols:(i+1)*w.Cols], w, r+i, 0)
 			}
 			t, data, stride = quant.F32, unsafe.Pointer(&block[0]), 4*w.Cols
 		}
@@ -294,77 +308,85 @@ func matMulFew(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, 
 }
 
 const (
-	tileRows     = 4       // rows in a tile
-	blockFloats  = 1 << 16 // widened weights at a time: half of a second-level cache
-	maxBlockRows = 64
-	maxTokens    = 6 // vectors in the largest tile
+	tileRows  = 4    // rows in a tile
+	blockCols = 1024 // columns at a time, so that a tile's vectors stay in the first-level cache
+	blockRows = 64   // rows widened at a time, so that they stay in the second-level cache
+	maxTokens = 6    // vectors in the largest tile
 )
 
-// matMulTiled widens some rows at a time to float32 and multiplies them with
-// all vectors in tiles of four rows by a few vectors.
+// matMulTiled widens a block of the matrix at a time to float32 and multiplies
+// it with all vectors in tiles of four rows by a few vectors.
 func matMulTiled(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, s *Scratch) {
-	padded := (w.Cols + 15) &^ 15
-	if padded%1024 == 0 {
-		padded += 16 // rows at the same place of a page compete for the cache
-	}
-	blockRows := min(max(blockFloats/padded&^(tileRows-1), tileRows), maxBlockRows)
-	block := s.floats(blockRows * padded)
 	tokens := maxTokens
 	if current == avx2 {
 		tokens = 3
 	}
-	for r := r0; r < r1; r += blockRows {
-		m := min(blockRows, r1-r)
-		for i := range m {
-			decodeRow(block[i*padded:i*padded+w.Cols], w, r+i)
-			clear(block[i*padded+w.Cols : (i+1)*padded])
-		}
-		whole := m &^ (tileRows - 1)
-		if m > whole {
-			clear(block[m*padded : (whole+tileRows)*padded])
-		}
-		for v := 0; v < n; v += tokens {
-			k := min(tokens, n-v)
-			if whole > 0 {
-				tile(k, &y[v*ldy+r], ldy, &block[0], padded, &x[v*ldx], ldx, w.Cols, whole/tileRows)
+	// Rows at the same place of a page would compete for the cache.
+	const padding = 16
+	for c := 0; c < w.Cols; c += blockCols {
+		cols, more := min(blockCols, w.Cols-c), c
+		stride := (cols+15)&^15 + padding
+		block := s.floats(blockRows * stride)
+		for r := r0; r < r1; r += blockRows {
+			m := min(blockRows, r1-r)
+			for i := range m {
+				decodeRow(block[i*stride:i*stride+cols], w, r+i, c)
+				clear(block[i*stride+cols : (i+1)*stride])
 			}
+			whole := m &^ (tileRows - 1)
 			if m > whole {
-				var last [maxTokens * tileRows]float32
-				tile(k, &last[0], tileRows, &block[whole*padded], padded, &x[v*ldx], ldx, w.Cols, 1)
-				for i := range k {
-					copy(y[(v+i)*ldy+r+whole:(v+i)*ldy+r+m], last[i*tileRows:])
+				clear(block[m*stride : (whole+tileRows)*stride])
+			}
+			for v := 0; v < n; v += tokens {
+				k := min(tokens, n-v)
+				xs := &x[v*ldx+c]
+				if whole > 0 {
+					tile(k, &y[v*ldy+r], ldy, &block[0], stride, xs, ldx, cols, whole/tileRows, more)
+				}
+				if m > whole {
+					// The last rows are fewer than a tile has.
+					var last [maxTokens * tileRows]float32
+					out := func(i int) []float32 { return y[(v+i)*ldy+r+whole : (v+i)*ldy+r+m] }
+					for i := range k {
+						copy(last[i*tileRows:], out(i))
+					}
+					tile(k, &last[0], tileRows, &block[whole*stride], stride, xs, ldx, cols, 1, more)
+					for i := range k {
+						copy(out(i), last[i*tileRows:])
+					}
 				}
 			}
 		}
 	}
 }
 
-// tile multiplies groups of four widened rows with k vectors.
-func tile(k int, y *float32, ldy int, w *float32, ldw int, x *float32, ldx, cols, groups int) {
+// tile multiplies groups of four widened rows with k vectors, and adds to y
+// where more is not 0.
+func tile(k int, y *float32, ldy int, w *float32, ldw int, x *float32, ldx, cols, groups, more int) {
 	ldy, ldw, ldx = 4*ldy, 4*ldw, 4*ldx
 	if current == avx2 {
 		switch k {
 		case 1:
-			tile1AVX2(y, ldy, w, ldw, x, ldx, cols, groups)
+			tile1AVX2(y, ldy, w, ldw, x, ldx, cols, groups, more)
 		case 2:
-			tile2AVX2(y, ldy, w, ldw, x, ldx, cols, groups)
+			tile2AVX2(y, ldy, w, ldw, x, ldx, cols, groups, more)
 		default:
-			tile3AVX2(y, ldy, w, ldw, x, ldx, cols, groups)
+			tile3AVX2(y, ldy, w, ldw, x, ldx, cols, groups, more)
 		}
 		return
 	}
 	switch k {
 	case 1:
-		tile1AVX512(y, ldy, w, ldw, x, ldx, cols, groups)
+		tile1AVX512(y, ldy, w, ldw, x, ldx, cols, groups, more)
 	case 2:
-		tile2AVX512(y, ldy, w, ldw, x, ldx, cols, groups)
+		tile2AVX512(y, ldy, w, ldw, x, ldx, cols, groups, more)
 	case 3:
-		tile3AVX512(y, ldy, w, ldw, x, ldx, cols, groups)
+		tile3AVX512(y, ldy, w, ldw, x, ldx, cols, groups, more)
 	case 4:
-		tile4AVX512(y, ldy, w, ldw, x, ldx, cols, groups)
+		tile4AVX512(y, ldy, w, ldw, x, ldx, cols, groups, more)
 	case 5:
-		tile5AVX512(y, ldy, w, ldw, x, ldx, cols, groups)
+		tile5AVX512(y, ldy, w, ldw, x, ldx, cols, groups, more)
 	default:
-		tile6AVX512(y, ldy, w, ldw, x, ldx, cols, groups)
+		tile6AVX512(y, ldy, w, ldw, x, ldx, cols, groups, more)
 	}
 }

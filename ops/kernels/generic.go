@@ -219,7 +219,7 @@ func activateGo(kind Activation, y []float32) {
 		}
 	case Gelu:
 		for i, x := range y {
-			y[i] = float32(0.5 * float64(x) * (1 + math.Erf(float64(x)/math.Sqrt2)))
+			y[i] = float32(0.5 * float64(x) * math.Erfc(-float64(x)/math.Sqrt2))
 		}
 	case GeluTanh:
 		// (1 + tanh(u))/2 is the sigmoid of 2u.

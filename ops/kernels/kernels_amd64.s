@@ -56,6 +56,114 @@ DATA bias<>+56(SB)/4, $0x0000007f
 DATA bias<>+60(SB)/4, $0x0000007f
 GLOBL bias<>(SB), RODATA|NOPTR, $64
 
+DATA erfC0<>+0(SB)/4, $0x3f87dc22
+DATA erfC0<>+4(SB)/4, $0x3f87dc22
+DATA erfC0<>+8(SB)/4, $0x3f87dc22
+DATA erfC0<>+12(SB)/4, $0x3f87dc22
+DATA erfC0<>+16(SB)/4, $0x3f87dc22
+DATA erfC0<>+20(SB)/4, $0x3f87dc22
+DATA erfC0<>+24(SB)/4, $0x3f87dc22
+DATA erfC0<>+28(SB)/4, $0x3f87dc22
+DATA erfC0<>+32(SB)/4, $0x3f87dc22
+DATA erfC0<>+36(SB)/4, $0x3f87dc22
+DATA erfC0<>+40(SB)/4, $0x3f87dc22
+DATA erfC0<>+44(SB)/4, $0x3f87dc22
+DATA erfC0<>+48(SB)/4, $0x3f87dc22
+DATA erfC0<>+52(SB)/4, $0x3f87dc22
+DATA erfC0<>+56(SB)/4, $0x3f87dc22
+DATA erfC0<>+60(SB)/4, $0x3f87dc22
+GLOBL erfC0<>(SB), RODATA|NOPTR, $64
+
+DATA erfC1<>+0(SB)/4, $0xbfba00e3
+DATA erfC1<>+4(SB)/4, $0xbfba00e3
+DATA erfC1<>+8(SB)/4, $0xbfba00e3
+DATA erfC1<>+12(SB)/4, $0xbfba00e3
+DATA erfC1<>+16(SB)/4, $0xbfba00e3
+DATA erfC1<>+20(SB)/4, $0xbfba00e3
+DATA erfC1<>+24(SB)/4, $0xbfba00e3
+DATA erfC1<>+28(SB)/4, $0xbfba00e3
+DATA erfC1<>+32(SB)/4, $0xbfba00e3
+DATA erfC1<>+36(SB)/4, $0xbfba00e3
+DATA erfC1<>+40(SB)/4, $0xbfba00e3
+DATA erfC1<>+44(SB)/4, $0xbfba00e3
+DATA erfC1<>+48(SB)/4, $0xbfba00e3
+DATA erfC1<>+52(SB)/4, $0xbfba00e3
+DATA erfC1<>+56(SB)/4, $0xbfba00e3
+DATA erfC1<>+60(SB)/4, $0xbfba00e3
+GLOBL erfC1<>(SB), RODATA|NOPTR, $64
+
+DATA erfC2<>+0(SB)/4, $0x3fb5f0e3
+DATA erfC2<>+4(SB)/4, $0x3fb5f0e3
+DATA erfC2<>+8(SB)/4, $0x3fb5f0e3
+DATA erfC2<>+12(SB)/4, $0x3fb5f0e3
+DATA erfC2<>+16(SB)/4, $0x3fb5f0e3
+DATA erfC2<>+20(SB)/4, $0x3fb5f0e3
+DATA erfC2<>+24(SB)/4, $0x3fb5f0e3
+DATA erfC2<>+28(SB)/4, $0x3fb5f0e3
+DATA erfC2<>+32(SB)/4, $0x3fb5f0e3
+DATA erfC2<>+36(SB)/4, $0x3fb5f0e3
+DATA erfC2<>+40(SB)/4, $0x3fb5f0e3
+DATA erfC2<>+44(SB)/4, $0x3fb5f0e3
+DATA erfC2<>+48(SB)/4, $0x3fb5f0e3
+DATA erfC2<>+52(SB)/4, $0x3fb5f0e3
+DATA erfC2<>+56(SB)/4, $0x3fb5f0e3
+DATA erfC2<>+60(SB)/4, $0x3fb5f0e3
+GLOBL erfC2<>(SB), RODATA|NOPTR, $64
+
+DATA erfC3<>+0(SB)/4, $0xbe91a98e
+DATA erfC3<>+4(SB)/4, $0xbe91a98e
+DATA erfC3<>+8(SB)/4, $0xbe91a98e
+DATA erfC3<>+12(SB)/4, $0xbe91a98e
+DATA erfC3<>+16(SB)/4, $0xbe91a98e
+DATA erfC3<>+20(SB)/4, $0xbe91a98e
+DATA erfC3<>+24(SB)/4, $0xbe91a98e
+DATA erfC3<>+28(SB)/4, $0xbe91a98e
+DATA erfC3<>+32(SB)/4, $0xbe91a98e
+DATA erfC3<>+36(SB)/4, $0xbe91a98e
+DATA erfC3<>+40(SB)/4, $0xbe91a98e
+DATA erfC3<>+44(SB)/4, $0xbe91a98e
+DATA erfC3<>+48(SB)/4, $0xbe91a98e
+DATA erfC3<>+52(SB)/4, $0xbe91a98e
+DATA erfC3<>+56(SB)/4, $0xbe91a98e
+DATA erfC3<>+60(SB)/4, $0xbe91a98e
+GLOBL erfC3<>(SB), RODATA|NOPTR, $64
+
+DATA erfC4<>+0(SB)/4, $0x3e827906
+DATA erfC4<>+4(SB)/4, $0x3e827906
+DATA erfC4<>+8(SB)/4, $0x3e827906
+DATA erfC4<>+12(SB)/4, $0x3e827906
+DATA erfC4<>+16(SB)/4, $0x3e827906
+DATA erfC4<>+20(SB)/4, $0x3e827906
+DATA erfC4<>+24(SB)/4, $0x3e827906
+DATA erfC4<>+28(SB)/4, $0x3e827906
+DATA erfC4<>+32(SB)/4, $0x3e827906
+DATA erfC4<>+36(SB)/4, $0x3e827906
+DATA erfC4<>+40(SB)/4, $0x3e827906
+DATA erfC4<>+44(SB)/4, $0x3e827906
+DATA erfC4<>+48(SB)/4, $0x3e827906
+DATA erfC4<>+52(SB)/4, $0x3e827906
+DATA erfC4<>+56(SB)/4, $0x3e827906
+DATA erfC4<>+60(SB)/4, $0x3e827906
+GLOBL erfC4<>(SB), RODATA|NOPTR, $64
+
+DATA erfScale<>+0(SB)/4, $0x3e6d3388
+DATA erfScale<>+4(SB)/4, $0x3e6d3388
+DATA erfScale<>+8(SB)/4, $0x3e6d3388
+DATA erfScale<>+12(SB)/4, $0x3e6d3388
+DATA erfScale<>+16(SB)/4, $0x3e6d3388
+DATA erfScale<>+20(SB)/4, $0x3e6d3388
+DATA erfScale<>+24(SB)/4, $0x3e6d3388
+DATA erfScale<>+28(SB)/4, $0x3e6d3388
+DATA erfScale<>+32(SB)/4, $0x3e6d3388
+DATA erfScale<>+36(SB)/4, $0x3e6d3388
+DATA erfScale<>+40(SB)/4, $0x3e6d3388
+DATA erfScale<>+44(SB)/4, $0x3e6d3388
+DATA erfScale<>+48(SB)/4, $0x3e6d3388
+DATA erfScale<>+52(SB)/4, $0x3e6d3388
+DATA erfScale<>+56(SB)/4, $0x3e6d3388
+DATA erfScale<>+60(SB)/4, $0x3e6d3388
+GLOBL erfScale<>(SB), RODATA|NOPTR, $64
+
 DATA expC0<>+0(SB)/4, $0x39506967
 DATA expC0<>+4(SB)/4, $0x39506967
 DATA expC0<>+8(SB)/4, $0x39506967
@@ -236,6 +344,24 @@ DATA geluB<>+56(SB)/4, $0xbd922279
 DATA geluB<>+60(SB)/4, $0xbd922279
 GLOBL geluB<>(SB), RODATA|NOPTR, $64
 
+DATA half<>+0(SB)/4, $0x3f000000
+DATA half<>+4(SB)/4, $0x3f000000
+DATA half<>+8(SB)/4, $0x3f000000
+DATA half<>+12(SB)/4, $0x3f000000
+DATA half<>+16(SB)/4, $0x3f000000
+DATA half<>+20(SB)/4, $0x3f000000
+DATA half<>+24(SB)/4, $0x3f000000
+DATA half<>+28(SB)/4, $0x3f000000
+DATA half<>+32(SB)/4, $0x3f000000
+DATA half<>+36(SB)/4, $0x3f000000
+DATA half<>+40(SB)/4, $0x3f000000
+DATA half<>+44(SB)/4, $0x3f000000
+DATA half<>+48(SB)/4, $0x3f000000
+DATA half<>+52(SB)/4, $0x3f000000
+DATA half<>+56(SB)/4, $0x3f000000
+DATA half<>+60(SB)/4, $0x3f000000
+GLOBL half<>(SB), RODATA|NOPTR, $64
+
 DATA infinity<>+0(SB)/4, $0x7f800000
 DATA infinity<>+4(SB)/4, $0x7f800000
 DATA infinity<>+8(SB)/4, $0x7f800000
@@ -325,6 +451,24 @@ DATA log2e<>+52(SB)/4, $0x3fb8aa3b
 DATA log2e<>+56(SB)/4, $0x3fb8aa3b
 DATA log2e<>+60(SB)/4, $0x3fb8aa3b
 GLOBL log2e<>(SB), RODATA|NOPTR, $64
+
+DATA negHalf<>+0(SB)/4, $0xbf000000
+DATA negHalf<>+4(SB)/4, $0xbf000000
+DATA negHalf<>+8(SB)/4, $0xbf000000
+DATA negHalf<>+12(SB)/4, $0xbf000000
+DATA negHalf<>+16(SB)/4, $0xbf000000
+DATA negHalf<>+20(SB)/4, $0xbf000000
+DATA negHalf<>+24(SB)/4, $0xbf000000
+DATA negHalf<>+28(SB)/4, $0xbf000000
+DATA negHalf<>+32(SB)/4, $0xbf000000
+DATA negHalf<>+36(SB)/4, $0xbf000000
+DATA negHalf<>+40(SB)/4, $0xbf000000
+DATA negHalf<>+44(SB)/4, $0xbf000000
+DATA negHalf<>+48(SB)/4, $0xbf000000
+DATA negHalf<>+52(SB)/4, $0xbf000000
+DATA negHalf<>+56(SB)/4, $0xbf000000
+DATA negHalf<>+60(SB)/4, $0xbf000000
+GLOBL negHalf<>(SB), RODATA|NOPTR, $64
 
 DATA negInfinity<>+0(SB)/4, $0xff800000
 DATA negInfinity<>+4(SB)/4, $0xff800000
@@ -1318,9 +1462,409 @@ done46:
 	VZEROUPPER
 	RET
 
-// func tile1AVX2(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int)
+// func gemvQ4AVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
+// Requires: AVX, AVX2, F16C, FMA3, MMX+
+TEXT ·gemvQ4AVX2(SB), NOSPLIT, $0-56
+	// y[r] = sum over blocks of scale * sum of w[r,c]*x[c]
+	MOVQ         y+0(FP), AX
+	MOVQ         w+8(FP), CX
+	MOVQ         x+24(FP), DX
+	MOVQ         rows+40(FP), BX
+	MOVQ         ahead+48(FP), SI
+	MOVQ         blocks+32(FP), DI
+	MOVL         $0x0000000f, R8
+	VMOVD        R8, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00000008, R8
+	VMOVD        R8, X1
+	VPBROADCASTD X1, Y1
+
+four49:
+	CMPQ   BX, $0x00000004
+	JL     one50
+	MOVQ   stride+16(FP), R8
+	MOVQ   CX, R9
+	LEAQ   (R9)(R8*1), R10
+	LEAQ   (R10)(R8*1), R11
+	LEAQ   (R11)(R8*1), R8
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	MOVQ   DX, R12
+	MOVQ   DI, R13
+
+block52:
+	PREFETCHT0   (R9)(SI*1)
+	VPMOVZXBD    2(R9), Y7
+	VPAND        Y7, Y0, Y6
+	VPSUBD       Y1, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       (R12), Y6, Y6
+	VPMOVZXBD    10(R9), Y8
+	VPAND        Y8, Y0, Y9
+	VPSUBD       Y1, Y9, Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  32(R12), Y9, Y6
+	VPSRLD       $0x04, Y7, Y7
+	VPSUBD       Y1, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  64(R12), Y7, Y6
+	VPSRLD       $0x04, Y8, Y7
+	VPSUBD       Y1, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  96(R12), Y7, Y6
+	VPBROADCASTW (R9), X7
+	VCVTPH2PS    X7, Y7
+	VFMADD231PS  Y7, Y6, Y2
+	ADDQ         $0x00000012, R9
+	PREFETCHT0   (R10)(SI*1)
+	VPMOVZXBD    2(R10), Y7
+	VPAND        Y7, Y0, Y6
+	VPSUBD       Y1, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       (R12), Y6, Y6
+	VPMOVZXBD    10(R10), Y8
+	VPAND        Y8, Y0, Y9
+	VPSUBD       Y1, Y9, Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  32(R12), Y9, Y6
+	VPSRLD       $0x04, Y7, Y7
+	VPSUBD       Y1, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  64(R12), Y7, Y6
+	VPSRLD       $0x04, Y8, Y7
+	VPSUBD       Y1, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  96(R12), Y7, Y6
+	VPBROADCASTW (R10), X7
+	VCVTPH2PS    X7, Y7
+	VFMADD231PS  Y7, Y6, Y3
+	ADDQ         $0x00000012, R10
+	PREFETCHT0   (R11)(SI*1)
+	VPMOVZXBD    2(R11), Y7
+	VPAND        Y7, Y0, Y6
+	VPSUBD       Y1, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       (R12), Y6, Y6
+	VPMOVZXBD    10(R11), Y8
+	VPAND        Y8, Y0, Y9
+	VPSUBD       Y1, Y9, Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  32(R12), Y9, Y6
+	VPSRLD       $0x04, Y7, Y7
+	VPSUBD       Y1, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  64(R12), Y7, Y6
+	VPSRLD       $0x04, Y8, Y7
+	VPSUBD       Y1, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  96(R12), Y7, Y6
+	VPBROADCASTW (R11), X7
+	VCVTPH2PS    X7, Y7
+	VFMADD231PS  Y7, Y6, Y4
+	ADDQ         $0x00000012, R11
+	PREFETCHT0   (R8)(SI*1)
+	VPMOVZXBD    2(R8), Y7
+	VPAND        Y7, Y0, Y6
+	VPSUBD       Y1, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       (R12), Y6, Y6
+	VPMOVZXBD    10(R8), Y8
+	VPAND        Y8, Y0, Y9
+	VPSUBD       Y1, Y9, Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  32(R12), Y9, Y6
+	VPSRLD       $0x04, Y7, Y7
+	VPSUBD       Y1, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  64(R12), Y7, Y6
+	VPSRLD       $0x04, Y8, Y7
+	VPSUBD       Y1, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  96(R12), Y7, Y6
+	VPBROADCASTW (R8), X7
+	VCVTPH2PS    X7, Y7
+	VFMADD231PS  Y7, Y6, Y5
+	ADDQ         $0x00000012, R8
+	ADDQ         $0x00000080, R12
+	DECQ         R13
+	JNZ          block52
+	MOVQ         stride+16(FP), R8
+	VSHUFPS      $0xdd, Y3, Y2, Y6
+	VSHUFPS      $0x88, Y3, Y2, Y2
+	VADDPS       Y6, Y2, Y2
+	VSHUFPS      $0xdd, Y5, Y4, Y6
+	VSHUFPS      $0x88, Y5, Y4, Y3
+	VADDPS       Y6, Y3, Y3
+	VSHUFPS      $0xdd, Y3, Y2, Y4
+	VSHUFPS      $0x88, Y3, Y2, Y2
+	VADDPS       Y4, Y2, Y2
+	VEXTRACTF128 $0x01, Y2, X3
+	VADDPS       X2, X3, X3
+	VMOVUPS      X3, (AX)
+	LEAQ         (CX)(R8*4), CX
+	ADDQ         $0x00000010, AX
+	SUBQ         $0x00000004, BX
+	JMP          four49
+
+one50:
+	TESTQ  BX, BX
+	JZ     done51
+	MOVQ   stride+16(FP), SI
+	MOVQ   CX, SI
+	VXORPS Y2, Y2, Y2
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+block53:
+	VPMOVZXBD    2(SI), Y4
+	VPAND        Y4, Y0, Y3
+	VPSUBD       Y1, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VMULPS       (R8), Y3, Y3
+	VPMOVZXBD    10(SI), Y5
+	VPAND        Y5, Y0, Y6
+	VPSUBD       Y1, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VFMADD231PS  32(R8), Y6, Y3
+	VPSRLD       $0x04, Y4, Y4
+	VPSUBD       Y1, Y4, Y4
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  64(R8), Y4, Y3
+	VPSRLD       $0x04, Y5, Y4
+	VPSUBD       Y1, Y4, Y4
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  96(R8), Y4, Y3
+	VPBROADCASTW (SI), X4
+	VCVTPH2PS    X4, Y4
+	VFMADD231PS  Y4, Y3, Y2
+	ADDQ         $0x00000012, SI
+	ADDQ         $0x00000080, R8
+	DECQ         R9
+	JNZ          block53
+	MOVQ         stride+16(FP), SI
+	VSHUFPS      $0xdd, Y2, Y2, Y3
+	VSHUFPS      $0x88, Y2, Y2, Y2
+	VADDPS       Y3, Y2, Y2
+	VSHUFPS      $0xdd, Y2, Y2, Y3
+	VSHUFPS      $0x88, Y2, Y2, Y2
+	VADDPS       Y3, Y2, Y2
+	VEXTRACTF128 $0x01, Y2, X3
+	VADDPS       X2, X3, X3
+	VMOVSS       X3, (AX)
+	ADDQ         SI, CX
+	ADDQ         $0x00000004, AX
+	DECQ         BX
+	JMP          one50
+
+done51:
+	VZEROUPPER
+	RET
+
+// func gemvQ41AVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
+// Requires: AVX, AVX2, F16C, FMA3, MMX+
+TEXT ·gemvQ41AVX2(SB), NOSPLIT, $0-56
+	// y[r] = sum over blocks of scale * sum of w[r,c]*x[c]
+	MOVQ         y+0(FP), AX
+	MOVQ         w+8(FP), CX
+	MOVQ         x+24(FP), DX
+	MOVQ         rows+40(FP), BX
+	MOVQ         ahead+48(FP), SI
+	MOVQ         blocks+32(FP), DI
+	MOVL         $0x0000000f, R8
+	VMOVD        R8, X0
+	VPBROADCASTD X0, Y0
+
+four54:
+	CMPQ   BX, $0x00000004
+	JL     one55
+	MOVQ   stride+16(FP), R8
+	MOVQ   CX, R9
+	LEAQ   (R9)(R8*1), R10
+	LEAQ   (R10)(R8*1), R11
+	LEAQ   (R11)(R8*1), R8
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	MOVQ   DX, R12
+	MOVQ   DI, R13
+
+block57:
+	VMOVUPS      (R12), Y5
+	VADDPS       32(R12), Y5, Y5
+	VADDPS       64(R12), Y5, Y5
+	VADDPS       96(R12), Y5, Y5
+	PREFETCHT0   (R9)(SI*1)
+	VPMOVZXBD    4(R9), Y7
+	VPAND        Y7, Y0, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       (R12), Y6, Y6
+	VPMOVZXBD    12(R9), Y8
+	VPAND        Y8, Y0, Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  32(R12), Y9, Y6
+	VPSRLD       $0x04, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  64(R12), Y7, Y6
+	VPSRLD       $0x04, Y8, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  96(R12), Y7, Y6
+	VPBROADCASTW (R9), X7
+	VCVTPH2PS    X7, Y7
+	VFMADD231PS  Y7, Y6, Y1
+	VPBROADCASTW 2(R9), X6
+	VCVTPH2PS    X6, Y6
+	VFMADD231PS  Y6, Y5, Y1
+	ADDQ         $0x00000014, R9
+	PREFETCHT0   (R10)(SI*1)
+	VPMOVZXBD    4(R10), Y7
+	VPAND        Y7, Y0, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       (R12), Y6, Y6
+	VPMOVZXBD    12(R10), Y8
+	VPAND        Y8, Y0, Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  32(R12), Y9, Y6
+	VPSRLD       $0x04, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  64(R12), Y7, Y6
+	VPSRLD       $0x04, Y8, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  96(R12), Y7, Y6
+	VPBROADCASTW (R10), X7
+	VCVTPH2PS    X7, Y7
+	VFMADD231PS  Y7, Y6, Y2
+	VPBROADCASTW 2(R10), X6
+	VCVTPH2PS    X6, Y6
+	VFMADD231PS  Y6, Y5, Y2
+	ADDQ         $0x00000014, R10
+	PREFETCHT0   (R11)(SI*1)
+	VPMOVZXBD    4(R11), Y7
+	VPAND        Y7, Y0, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       (R12), Y6, Y6
+	VPMOVZXBD    12(R11), Y8
+	VPAND        Y8, Y0, Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  32(R12), Y9, Y6
+	VPSRLD       $0x04, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  64(R12), Y7, Y6
+	VPSRLD       $0x04, Y8, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  96(R12), Y7, Y6
+	VPBROADCASTW (R11), X7
+	VCVTPH2PS    X7, Y7
+	VFMADD231PS  Y7, Y6, Y3
+	VPBROADCASTW 2(R11), X6
+	VCVTPH2PS    X6, Y6
+	VFMADD231PS  Y6, Y5, Y3
+	ADDQ         $0x00000014, R11
+	PREFETCHT0   (R8)(SI*1)
+	VPMOVZXBD    4(R8), Y7
+	VPAND        Y7, Y0, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       (R12), Y6, Y6
+	VPMOVZXBD    12(R8), Y8
+	VPAND        Y8, Y0, Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  32(R12), Y9, Y6
+	VPSRLD       $0x04, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  64(R12), Y7, Y6
+	VPSRLD       $0x04, Y8, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  96(R12), Y7, Y6
+	VPBROADCASTW (R8), X7
+	VCVTPH2PS    X7, Y7
+	VFMADD231PS  Y7, Y6, Y4
+	VPBROADCASTW 2(R8), X6
+	VCVTPH2PS    X6, Y6
+	VFMADD231PS  Y6, Y5, Y4
+	ADDQ         $0x00000014, R8
+	ADDQ         $0x00000080, R12
+	DECQ         R13
+	JNZ          block57
+	MOVQ         stride+16(FP), R8
+	VSHUFPS      $0xdd, Y2, Y1, Y5
+	VSHUFPS      $0x88, Y2, Y1, Y1
+	VADDPS       Y5, Y1, Y1
+	VSHUFPS      $0xdd, Y4, Y3, Y5
+	VSHUFPS      $0x88, Y4, Y3, Y2
+	VADDPS       Y5, Y2, Y2
+	VSHUFPS      $0xdd, Y2, Y1, Y3
+	VSHUFPS      $0x88, Y2, Y1, Y1
+	VADDPS       Y3, Y1, Y1
+	VEXTRACTF128 $0x01, Y1, X2
+	VADDPS       X1, X2, X2
+	VMOVUPS      X2, (AX)
+	LEAQ         (CX)(R8*4), CX
+	ADDQ         $0x00000010, AX
+	SUBQ         $0x00000004, BX
+	JMP          four54
+
+one55:
+	TESTQ  BX, BX
+	JZ     done56
+	MOVQ   stride+16(FP), SI
+	MOVQ   CX, SI
+	VXORPS Y1, Y1, Y1
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+block58:
+	VMOVUPS      (R8), Y2
+	VADDPS       32(R8), Y2, Y2
+	VADDPS       64(R8), Y2, Y2
+	VADDPS       96(R8), Y2, Y2
+	VPMOVZXBD    4(SI), Y4
+	VPAND        Y4, Y0, Y3
+	VCVTDQ2PS    Y3, Y3
+	VMULPS       (R8), Y3, Y3
+	VPMOVZXBD    12(SI), Y5
+	VPAND        Y5, Y0, Y6
+	VCVTDQ2PS    Y6, Y6
+	VFMADD231PS  32(R8), Y6, Y3
+	VPSRLD       $0x04, Y4, Y4
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  64(R8), Y4, Y3
+	VPSRLD       $0x04, Y5, Y4
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  96(R8), Y4, Y3
+	VPBROADCASTW (SI), X4
+	VCVTPH2PS    X4, Y4
+	VFMADD231PS  Y4, Y3, Y1
+	VPBROADCASTW 2(SI), X3
+	VCVTPH2PS    X3, Y3
+	VFMADD231PS  Y3, Y2, Y1
+	ADDQ         $0x00000014, SI
+	ADDQ         $0x00000080, R8
+	DECQ         R9
+	JNZ          block58
+	MOVQ         stride+16(FP), SI
+	VSHUFPS      $0xdd, Y1, Y1, Y2
+	VSHUFPS      $0x88, Y1, Y1, Y1
+	VADDPS       Y2, Y1, Y1
+	VSHUFPS      $0xdd, Y1, Y1, Y2
+	VSHUFPS      $0x88, Y1, Y1, Y1
+	VADDPS       Y2, Y1, Y1
+	VEXTRACTF128 $0x01, Y1, X2
+	VADDPS       X1, X2, X2
+	VMOVSS       X2, (AX)
+	ADDQ         SI, CX
+	ADDQ         $0x00000004, AX
+	DECQ         BX
+	JMP          one55
+
+done56:
+	VZEROUPPER
+	RET
+
+// func tile1AVX2(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
 // Requires: AVX, FMA3
-TEXT ·tile1AVX2(SB), NOSPLIT, $0-64
+TEXT ·tile1AVX2(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
 	MOVQ w+16(FP), CX
@@ -1332,7 +1876,7 @@ TEXT ·tile1AVX2(SB), NOSPLIT, $0-64
 	LEAQ (SI)(SI*4), SI
 	MOVQ groups+56(FP), SI
 
-group49:
+group59:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -1341,9 +1885,9 @@ group49:
 	MOVQ   DX, R9
 	MOVQ   cols+48(FP), R10
 
-vector50:
+vector60:
 	CMPQ        R10, $0x00000008
-	JL          rest51
+	JL          rest61
 	VMOVUPS     (DX), Y4
 	VMOVUPS     (CX), Y5
 	VFMADD231PS Y4, Y5, Y0
@@ -1356,11 +1900,11 @@ vector50:
 	ADDQ        $0x00000020, CX
 	ADDQ        $0x00000020, DX
 	SUBQ        $0x00000008, R10
-	JMP         vector50
+	JMP         vector60
 
-rest51:
+rest61:
 	TESTQ       R10, R10
-	JZ          store52
+	JZ          store62
 	LEAQ        laneMasks<>+0(SB), R11
 	NEGQ        R10
 	VMOVUPS     32(R11)(R10*4), Y4
@@ -1375,9 +1919,10 @@ rest51:
 	VFMADD231PS Y4, Y5, Y3
 	ADDQ        $0x00000020, CX
 
-store52:
+store62:
 	MOVQ         AX, CX
 	MOVQ         ldy+8(FP), DX
+	MOVQ         more+64(FP), DX
 	VSHUFPS      $0xdd, Y1, Y0, Y4
 	VSHUFPS      $0x88, Y1, Y0, Y0
 	VADDPS       Y4, Y0, Y0
@@ -1389,18 +1934,23 @@ store52:
 	VADDPS       Y2, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X0, X1, X1
-	VMOVUPS      X1, (CX)
-	ADDQ         $0x00000010, AX
-	LEAQ         (R8)(BX*4), CX
-	MOVQ         R9, DX
-	DECQ         SI
-	JNZ          group49
+	TESTQ        DX, DX
+	JZ           first63
+	VADDPS       (CX), X1, X1
+
+first63:
+	VMOVUPS X1, (CX)
+	ADDQ    $0x00000010, AX
+	LEAQ    (R8)(BX*4), CX
+	MOVQ    R9, DX
+	DECQ    SI
+	JNZ     group59
 	VZEROUPPER
 	RET
 
-// func tile2AVX2(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int)
+// func tile2AVX2(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
 // Requires: AVX, FMA3
-TEXT ·tile2AVX2(SB), NOSPLIT, $0-64
+TEXT ·tile2AVX2(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
 	MOVQ w+16(FP), CX
@@ -1412,7 +1962,7 @@ TEXT ·tile2AVX2(SB), NOSPLIT, $0-64
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group53:
+group64:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -1425,9 +1975,9 @@ group53:
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector54:
+vector65:
 	CMPQ        R11, $0x00000008
-	JL          rest55
+	JL          rest66
 	VMOVUPS     (DX), Y8
 	VMOVUPS     (DX)(SI*1), Y9
 	VMOVUPS     (CX), Y10
@@ -1445,11 +1995,11 @@ vector54:
 	ADDQ        $0x00000020, CX
 	ADDQ        $0x00000020, DX
 	SUBQ        $0x00000008, R11
-	JMP         vector54
+	JMP         vector65
 
-rest55:
+rest66:
 	TESTQ       R11, R11
-	JZ          store56
+	JZ          store67
 	LEAQ        laneMasks<>+0(SB), R12
 	NEGQ        R11
 	VMOVUPS     32(R12)(R11*4), Y8
@@ -1469,9 +2019,10 @@ rest55:
 	VFMADD231PS Y8, Y10, Y7
 	ADDQ        $0x00000020, CX
 
-store56:
+store67:
 	MOVQ         AX, CX
 	MOVQ         ldy+8(FP), DX
+	MOVQ         more+64(FP), R11
 	VSHUFPS      $0xdd, Y1, Y0, Y8
 	VSHUFPS      $0x88, Y1, Y0, Y0
 	VADDPS       Y8, Y0, Y0
@@ -1483,6 +2034,11 @@ store56:
 	VADDPS       Y2, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X0, X1, X1
+	TESTQ        R11, R11
+	JZ           first68
+	VADDPS       (CX), X1, X1
+
+first68:
 	VMOVUPS      X1, (CX)
 	ADDQ         DX, CX
 	VSHUFPS      $0xdd, Y5, Y4, Y0
@@ -1496,18 +2052,23 @@ store56:
 	VADDPS       Y0, Y4, Y4
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X4, X0, X0
-	VMOVUPS      X0, (CX)
-	ADDQ         $0x00000010, AX
-	LEAQ         (R9)(BX*4), CX
-	MOVQ         R10, DX
-	DECQ         R8
-	JNZ          group53
+	TESTQ        R11, R11
+	JZ           first69
+	VADDPS       (CX), X0, X0
+
+first69:
+	VMOVUPS X0, (CX)
+	ADDQ    $0x00000010, AX
+	LEAQ    (R9)(BX*4), CX
+	MOVQ    R10, DX
+	DECQ    R8
+	JNZ     group64
 	VZEROUPPER
 	RET
 
-// func tile3AVX2(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int)
+// func tile3AVX2(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
 // Requires: AVX, FMA3
-TEXT ·tile3AVX2(SB), NOSPLIT, $0-64
+TEXT ·tile3AVX2(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
 	MOVQ w+16(FP), CX
@@ -1519,7 +2080,7 @@ TEXT ·tile3AVX2(SB), NOSPLIT, $0-64
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group57:
+group70:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -1536,9 +2097,9 @@ group57:
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector58:
+vector71:
 	CMPQ        R11, $0x00000008
-	JL          rest59
+	JL          rest72
 	VMOVUPS     (DX), Y12
 	VMOVUPS     (DX)(SI*1), Y13
 	VMOVUPS     (DX)(SI*2), Y14
@@ -1561,11 +2122,11 @@ vector58:
 	ADDQ        $0x00000020, CX
 	ADDQ        $0x00000020, DX
 	SUBQ        $0x00000008, R11
-	JMP         vector58
+	JMP         vector71
 
-rest59:
+rest72:
 	TESTQ       R11, R11
-	JZ          store60
+	JZ          store73
 	LEAQ        laneMasks<>+0(SB), R12
 	NEGQ        R11
 	VMOVUPS     32(R12)(R11*4), Y12
@@ -1590,9 +2151,10 @@ rest59:
 	VFMADD231PS Y12, Y15, Y11
 	ADDQ        $0x00000020, CX
 
-store60:
+store73:
 	MOVQ         AX, CX
 	MOVQ         ldy+8(FP), DX
+	MOVQ         more+64(FP), R11
 	VSHUFPS      $0xdd, Y1, Y0, Y12
 	VSHUFPS      $0x88, Y1, Y0, Y0
 	VADDPS       Y12, Y0, Y0
@@ -1604,6 +2166,11 @@ store60:
 	VADDPS       Y2, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X0, X1, X1
+	TESTQ        R11, R11
+	JZ           first74
+	VADDPS       (CX), X1, X1
+
+first74:
 	VMOVUPS      X1, (CX)
 	ADDQ         DX, CX
 	VSHUFPS      $0xdd, Y5, Y4, Y0
@@ -1617,6 +2184,11 @@ store60:
 	VADDPS       Y0, Y4, Y4
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X4, X0, X0
+	TESTQ        R11, R11
+	JZ           first75
+	VADDPS       (CX), X0, X0
+
+first75:
 	VMOVUPS      X0, (CX)
 	ADDQ         DX, CX
 	VSHUFPS      $0xdd, Y9, Y8, Y0
@@ -1630,12 +2202,17 @@ store60:
 	VADDPS       Y0, Y8, Y8
 	VEXTRACTF128 $0x01, Y8, X0
 	VADDPS       X8, X0, X0
-	VMOVUPS      X0, (CX)
-	ADDQ         $0x00000010, AX
-	LEAQ         (R9)(BX*4), CX
-	MOVQ         R10, DX
-	DECQ         R8
-	JNZ          group57
+	TESTQ        R11, R11
+	JZ           first76
+	VADDPS       (CX), X0, X0
+
+first76:
+	VMOVUPS X0, (CX)
+	ADDQ    $0x00000010, AX
+	LEAQ    (R9)(BX*4), CX
+	MOVQ    R10, DX
+	DECQ    R8
+	JNZ     group70
 	VZEROUPPER
 	RET
 
@@ -1649,9 +2226,9 @@ TEXT ·accumulateF32AVX2(SB), NOSPLIT, $0-40
 	MOVQ DX, BX
 	SHLQ $0x02, BX
 
-strip61:
+strip77:
 	CMPQ    DX, $0x00000040
-	JL      narrower62
+	JL      narrower78
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -1664,10 +2241,10 @@ strip61:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row63:
+row79:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next64
+	JZ           next80
 	VBROADCASTSS (SI), Y8
 	VMOVUPS      (R8), Y9
 	VFMADD231PS  Y9, Y8, Y0
@@ -1686,11 +2263,11 @@ row63:
 	VMOVUPS      224(R8), Y9
 	VFMADD231PS  Y9, Y8, Y7
 
-next64:
+next80:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row63
+	JNZ     row79
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -1702,12 +2279,12 @@ next64:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip61
+	JMP     strip77
 
-narrower62:
-strip65:
+narrower78:
+strip81:
 	CMPQ    DX, $0x00000020
-	JL      narrower66
+	JL      narrower82
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -1716,10 +2293,10 @@ strip65:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row67:
+row83:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next68
+	JZ           next84
 	VBROADCASTSS (SI), Y4
 	VMOVUPS      (R8), Y5
 	VFMADD231PS  Y5, Y4, Y0
@@ -1730,11 +2307,11 @@ row67:
 	VMOVUPS      96(R8), Y5
 	VFMADD231PS  Y5, Y4, Y3
 
-next68:
+next84:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row67
+	JNZ     row83
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -1742,71 +2319,71 @@ next68:
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip65
+	JMP     strip81
 
-narrower66:
-strip69:
+narrower82:
+strip85:
 	CMPQ    DX, $0x00000010
-	JL      narrower70
+	JL      narrower86
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row71:
+row87:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next72
+	JZ           next88
 	VBROADCASTSS (SI), Y2
 	VMOVUPS      (R8), Y3
 	VFMADD231PS  Y3, Y2, Y0
 	VMOVUPS      32(R8), Y3
 	VFMADD231PS  Y3, Y2, Y1
 
-next72:
+next88:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row71
+	JNZ     row87
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip69
+	JMP     strip85
 
-narrower70:
-strip73:
+narrower86:
+strip89:
 	CMPQ    DX, $0x00000008
-	JL      narrower74
+	JL      narrower90
 	VMOVUPS (AX), Y0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row75:
+row91:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next76
+	JZ           next92
 	VBROADCASTSS (SI), Y1
 	VMOVUPS      (R8), Y2
 	VFMADD231PS  Y2, Y1, Y0
 
-next76:
+next92:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row75
+	JNZ     row91
 	VMOVUPS Y0, (AX)
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000008, DX
-	JMP     strip73
+	JMP     strip89
 
-narrower74:
+narrower90:
 	TESTQ      DX, DX
-	JZ         done77
+	JZ         done93
 	LEAQ       laneMasks<>+0(SB), SI
 	NEGQ       DX
 	VMOVUPS    32(SI)(DX*4), Y0
@@ -1814,22 +2391,22 @@ narrower74:
 	MOVQ       p+8(FP), DX
 	MOVQ       count+32(FP), SI
 
-row78:
+row94:
 	MOVL         (DX), DI
 	ADDL         DI, DI
-	JZ           next79
+	JZ           next95
 	VBROADCASTSS (DX), Y2
 	VMASKMOVPS   (CX), Y0, Y3
 	VFMADD231PS  Y3, Y2, Y1
 
-next79:
+next95:
 	ADDQ       $0x00000004, DX
 	ADDQ       BX, CX
 	DECQ       SI
-	JNZ        row78
+	JNZ        row94
 	VMASKMOVPS Y1, Y0, (AX)
 
-done77:
+done93:
 	VZEROUPPER
 	RET
 
@@ -1843,9 +2420,9 @@ TEXT ·accumulateF16AVX2(SB), NOSPLIT, $16-40
 	MOVQ DX, BX
 	SHLQ $0x01, BX
 
-strip80:
+strip96:
 	CMPQ    DX, $0x00000040
-	JL      narrower81
+	JL      narrower97
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -1858,10 +2435,10 @@ strip80:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row82:
+row98:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next83
+	JZ           next99
 	VBROADCASTSS (SI), Y8
 	VCVTPH2PS    (R8), Y9
 	VFMADD231PS  Y9, Y8, Y0
@@ -1880,11 +2457,11 @@ row82:
 	VCVTPH2PS    112(R8), Y9
 	VFMADD231PS  Y9, Y8, Y7
 
-next83:
+next99:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row82
+	JNZ     row98
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -1896,12 +2473,12 @@ next83:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip80
+	JMP     strip96
 
-narrower81:
-strip84:
+narrower97:
+strip100:
 	CMPQ    DX, $0x00000020
-	JL      narrower85
+	JL      narrower101
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -1910,10 +2487,10 @@ strip84:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row86:
+row102:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next87
+	JZ           next103
 	VBROADCASTSS (SI), Y4
 	VCVTPH2PS    (R8), Y5
 	VFMADD231PS  Y5, Y4, Y0
@@ -1924,11 +2501,11 @@ row86:
 	VCVTPH2PS    48(R8), Y5
 	VFMADD231PS  Y5, Y4, Y3
 
-next87:
+next103:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row86
+	JNZ     row102
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -1936,71 +2513,71 @@ next87:
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip84
+	JMP     strip100
 
-narrower85:
-strip88:
+narrower101:
+strip104:
 	CMPQ    DX, $0x00000010
-	JL      narrower89
+	JL      narrower105
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row90:
+row106:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next91
+	JZ           next107
 	VBROADCASTSS (SI), Y2
 	VCVTPH2PS    (R8), Y3
 	VFMADD231PS  Y3, Y2, Y0
 	VCVTPH2PS    16(R8), Y3
 	VFMADD231PS  Y3, Y2, Y1
 
-next91:
+next107:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row90
+	JNZ     row106
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip88
+	JMP     strip104
 
-narrower89:
-strip92:
+narrower105:
+strip108:
 	CMPQ    DX, $0x00000008
-	JL      narrower93
+	JL      narrower109
 	VMOVUPS (AX), Y0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row94:
+row110:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next95
+	JZ           next111
 	VBROADCASTSS (SI), Y1
 	VCVTPH2PS    (R8), Y2
 	VFMADD231PS  Y2, Y1, Y0
 
-next95:
+next111:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row94
+	JNZ     row110
 	VMOVUPS Y0, (AX)
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000010, CX
 	SUBQ    $0x00000008, DX
-	JMP     strip92
+	JMP     strip108
 
-narrower93:
+narrower109:
 	TESTQ      DX, DX
-	JZ         done96
+	JZ         done112
 	LEAQ       laneMasks<>+0(SB), SI
 	MOVQ       DX, DI
 	NEGQ       DI
@@ -2011,31 +2588,31 @@ narrower93:
 	MOVQ       p+8(FP), SI
 	MOVQ       count+32(FP), DI
 
-row97:
+row113:
 	MOVL         (SI), R8
 	ADDL         R8, R8
-	JZ           next98
+	JZ           next114
 	VBROADCASTSS (SI), Y2
 	LEAQ         (CX), R8
 	XORQ         R9, R9
 
-word99:
+word115:
 	MOVWLZX     (R8)(R9*2), R10
 	MOVW        R10, (SP)(R9*2)
 	INCQ        R9
 	CMPQ        R9, DX
-	JL          word99
+	JL          word115
 	VCVTPH2PS   (SP), Y3
 	VFMADD231PS Y3, Y2, Y1
 
-next98:
+next114:
 	ADDQ       $0x00000004, SI
 	ADDQ       BX, CX
 	DECQ       DI
-	JNZ        row97
+	JNZ        row113
 	VMASKMOVPS Y1, Y0, (AX)
 
-done96:
+done112:
 	VZEROUPPER
 	RET
 
@@ -2049,9 +2626,9 @@ TEXT ·axpyAVX2(SB), NOSPLIT, $0-32
 	MOVQ         x+8(FP), CX
 	MOVQ         n+24(FP), DX
 
-loop100:
+loop116:
 	CMPQ        DX, $0x00000008
-	JL          rest101
+	JL          rest117
 	VMOVUPS     (AX), Y1
 	VMOVUPS     (CX), Y2
 	VFMADD231PS Y2, Y0, Y1
@@ -2059,11 +2636,11 @@ loop100:
 	ADDQ        $0x00000020, AX
 	ADDQ        $0x00000020, CX
 	SUBQ        $0x00000008, DX
-	JMP         loop100
+	JMP         loop116
 
-rest101:
+rest117:
 	TESTQ       DX, DX
-	JZ          done102
+	JZ          done118
 	LEAQ        laneMasks<>+0(SB), BX
 	NEGQ        DX
 	VMOVUPS     32(BX)(DX*4), Y1
@@ -2072,7 +2649,7 @@ rest101:
 	VFMADD231PS Y3, Y0, Y2
 	VMASKMOVPS  Y2, Y1, (AX)
 
-done102:
+done118:
 	VZEROUPPER
 	RET
 
@@ -2084,9 +2661,9 @@ TEXT ·addAVX2(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop103:
+loop119:
 	CMPQ    DX, $0x00000008
-	JL      rest104
+	JL      rest120
 	VMOVUPS (AX), Y0
 	VMOVUPS (CX), Y1
 	VADDPS  Y1, Y0, Y0
@@ -2094,11 +2671,11 @@ loop103:
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000008, DX
-	JMP     loop103
+	JMP     loop119
 
-rest104:
+rest120:
 	TESTQ      DX, DX
-	JZ         done105
+	JZ         done121
 	LEAQ       laneMasks<>+0(SB), BX
 	NEGQ       DX
 	VMOVUPS    32(BX)(DX*4), Y0
@@ -2107,7 +2684,7 @@ rest104:
 	VADDPS     Y2, Y1, Y1
 	VMASKMOVPS Y1, Y0, (AX)
 
-done105:
+done121:
 	VZEROUPPER
 	RET
 
@@ -2119,9 +2696,9 @@ TEXT ·mulAVX2(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop106:
+loop122:
 	CMPQ    DX, $0x00000008
-	JL      rest107
+	JL      rest123
 	VMOVUPS (AX), Y0
 	VMOVUPS (CX), Y1
 	VMULPS  Y1, Y0, Y0
@@ -2129,11 +2706,11 @@ loop106:
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000008, DX
-	JMP     loop106
+	JMP     loop122
 
-rest107:
+rest123:
 	TESTQ      DX, DX
-	JZ         done108
+	JZ         done124
 	LEAQ       laneMasks<>+0(SB), BX
 	NEGQ       DX
 	VMOVUPS    32(BX)(DX*4), Y0
@@ -2142,7 +2719,7 @@ rest107:
 	VMULPS     Y2, Y1, Y1
 	VMASKMOVPS Y1, Y0, (AX)
 
-done108:
+done124:
 	VZEROUPPER
 	RET
 
@@ -2155,19 +2732,19 @@ TEXT ·scaleAVX2(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop109:
+loop125:
 	CMPQ    CX, $0x00000008
-	JL      rest110
+	JL      rest126
 	VMOVUPS (AX), Y1
 	VMULPS  Y0, Y1, Y1
 	VMOVUPS Y1, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop109
+	JMP     loop125
 
-rest110:
+rest126:
 	TESTQ      CX, CX
-	JZ         done111
+	JZ         done127
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y1
@@ -2175,7 +2752,7 @@ rest110:
 	VMULPS     Y0, Y2, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done111:
+done127:
 	VZEROUPPER
 	RET
 
@@ -2190,9 +2767,9 @@ TEXT ·scaleMulAVX2(SB), NOSPLIT, $0-40
 	MOVQ         w+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop112:
+loop128:
 	CMPQ    BX, $0x00000008
-	JL      rest113
+	JL      rest129
 	VMOVUPS (CX), Y1
 	VMULPS  Y0, Y1, Y1
 	VMOVUPS (DX), Y2
@@ -2202,11 +2779,11 @@ loop112:
 	ADDQ    $0x00000020, CX
 	ADDQ    $0x00000020, DX
 	SUBQ    $0x00000008, BX
-	JMP     loop112
+	JMP     loop128
 
-rest113:
+rest129:
 	TESTQ      BX, BX
-	JZ         done114
+	JZ         done130
 	LEAQ       laneMasks<>+0(SB), SI
 	NEGQ       BX
 	VMOVUPS    32(SI)(BX*4), Y1
@@ -2216,7 +2793,7 @@ rest113:
 	VMULPS     Y0, Y2, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done114:
+done130:
 	VZEROUPPER
 	RET
 
@@ -2229,19 +2806,19 @@ TEXT ·addConstAVX2(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop115:
+loop131:
 	CMPQ    CX, $0x00000008
-	JL      rest116
+	JL      rest132
 	VMOVUPS (AX), Y1
 	VADDPS  Y0, Y1, Y1
 	VMOVUPS Y1, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop115
+	JMP     loop131
 
-rest116:
+rest132:
 	TESTQ      CX, CX
-	JZ         done117
+	JZ         done133
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y1
@@ -2249,7 +2826,7 @@ rest116:
 	VADDPS     Y0, Y2, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done117:
+done133:
 	VZEROUPPER
 	RET
 
@@ -2262,19 +2839,19 @@ TEXT ·updateLowAVX2(SB), NOSPLIT, $0-24
 	MOVQ         low+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop118:
+loop134:
 	CMPQ    CX, $0x00000008
-	JL      rest119
+	JL      rest135
 	VMOVUPS (AX), Y1
 	VMINPS  Y1, Y0, Y1
 	VMOVUPS Y1, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop118
+	JMP     loop134
 
-rest119:
+rest135:
 	TESTQ      CX, CX
-	JZ         done120
+	JZ         done136
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y1
@@ -2282,7 +2859,7 @@ rest119:
 	VMINPS     Y2, Y0, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done120:
+done136:
 	VZEROUPPER
 	RET
 
@@ -2295,18 +2872,18 @@ TEXT ·maximumAVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
 
-loop121:
+loop137:
 	CMPQ    CX, $0x00000008
-	JL      rest122
+	JL      rest138
 	VMOVUPS (AX), Y2
 	VMAXPS  Y1, Y2, Y1
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop121
+	JMP     loop137
 
-rest122:
+rest138:
 	TESTQ      CX, CX
-	JZ         done123
+	JZ         done139
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y2
@@ -2314,7 +2891,7 @@ rest122:
 	VBLENDVPS  Y2, Y3, Y0, Y3
 	VMAXPS     Y1, Y3, Y1
 
-done123:
+done139:
 	VEXTRACTF128 $0x01, Y1, X0
 	VMAXPS       X1, X0, X0
 	VPERMILPS    $0x4e, X0, X1
@@ -2340,9 +2917,9 @@ TEXT ·penaliseAVX2(SB), NOSPLIT, $0-44
 	MOVQ         level+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop124:
+loop140:
 	CMPQ      BX, $0x00000008
-	JL        rest125
+	JL        rest141
 	VMOVUPS   (CX), Y4
 	VMOVUPS   (DX), Y5
 	VMINPS    Y4, Y0, Y4
@@ -2364,11 +2941,11 @@ loop124:
 	ADDQ      $0x00000020, CX
 	ADDQ      $0x00000020, DX
 	SUBQ      $0x00000008, BX
-	JMP       loop124
+	JMP       loop140
 
-rest125:
+rest141:
 	TESTQ      BX, BX
-	JZ         done126
+	JZ         done142
 	LEAQ       laneMasks<>+0(SB), SI
 	NEGQ       BX
 	VMOVUPS    32(SI)(BX*4), Y4
@@ -2391,7 +2968,7 @@ rest125:
 	VBLENDVPS  Y3, Y0, Y1, Y1
 	VMASKMOVPS Y1, Y4, (AX)
 
-done126:
+done142:
 	VEXTRACTF128 $0x01, Y2, X0
 	VMAXPS       X2, X0, X0
 	VPERMILPS    $0x4e, X0, X1
@@ -2413,9 +2990,9 @@ TEXT ·expSumAVX2(SB), NOSPLIT, $0-28
 	MOVQ         s+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop127:
+loop143:
 	CMPQ         CX, $0x00000008
-	JL           rest128
+	JL           rest144
 	VMOVUPS      (AX), Y3
 	VSUBPS       Y0, Y3, Y3
 	VMOVUPS      expLow<>+0(SB), Y4
@@ -2450,11 +3027,11 @@ loop127:
 	VADDPS       Y7, Y1, Y1
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop127
+	JMP          loop143
 
-rest128:
+rest144:
 	TESTQ        CX, CX
-	JZ           done129
+	JZ           done145
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y3
@@ -2492,7 +3069,7 @@ rest128:
 	VMASKMOVPS   Y7, Y3, (AX)
 	VADDPS       Y7, Y1, Y1
 
-done129:
+done145:
 	VSHUFPS      $0xdd, Y1, Y1, Y0
 	VSHUFPS      $0x88, Y1, Y1, Y1
 	VADDPS       Y0, Y1, Y1
@@ -2512,9 +3089,9 @@ TEXT ·siluAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop130:
+loop146:
 	CMPQ         CX, $0x00000008
-	JL           rest131
+	JL           rest147
 	VMOVUPS      (AX), Y0
 	VXORPS       signBit<>+0(SB), Y0, Y1
 	VMOVUPS      expLow<>+0(SB), Y2
@@ -2550,11 +3127,11 @@ loop130:
 	VMOVUPS      Y0, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop130
+	JMP          loop146
 
-rest131:
+rest147:
 	TESTQ        CX, CX
-	JZ           done132
+	JZ           done148
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -2592,7 +3169,7 @@ rest131:
 	VDIVPS       Y6, Y1, Y1
 	VMASKMOVPS   Y1, Y0, (AX)
 
-done132:
+done148:
 	VZEROUPPER
 	RET
 
@@ -2603,9 +3180,9 @@ TEXT ·sigmoidAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop133:
+loop149:
 	CMPQ         CX, $0x00000008
-	JL           rest134
+	JL           rest150
 	VMOVUPS      (AX), Y0
 	VXORPS       signBit<>+0(SB), Y0, Y0
 	VMOVUPS      expLow<>+0(SB), Y2
@@ -2642,11 +3219,11 @@ loop133:
 	VMOVUPS      Y0, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop133
+	JMP          loop149
 
-rest134:
+rest150:
 	TESTQ        CX, CX
-	JZ           done135
+	JZ           done151
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -2685,7 +3262,132 @@ rest134:
 	VDIVPS       Y2, Y1, Y1
 	VMASKMOVPS   Y1, Y0, (AX)
 
-done135:
+done151:
+	VZEROUPPER
+	RET
+
+// func geluAVX2(y *float32, n int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·geluAVX2(SB), NOSPLIT, $0-16
+	// y *= (1 + erf(y/sqrt(2))) / 2
+	MOVQ y+0(FP), AX
+	MOVQ n+8(FP), CX
+
+loop152:
+	CMPQ         CX, $0x00000008
+	JL           rest153
+	VMOVUPS      (AX), Y0
+	VANDPS       signBit<>+0(SB), Y0, Y1
+	VXORPS       Y1, Y0, Y1
+	VMULPS       Y0, Y0, Y2
+	VMULPS       negHalf<>+0(SB), Y2, Y2
+	VMOVUPS      expLow<>+0(SB), Y3
+	VMAXPS       Y2, Y3, Y3
+	VMOVUPS      expHigh<>+0(SB), Y5
+	VMINPS       Y3, Y5, Y5
+	VMULPS       log2e<>+0(SB), Y5, Y4
+	VROUNDPS     $0x00, Y4, Y4
+	VFNMADD231PS ln2High<>+0(SB), Y4, Y5
+	VFNMADD231PS ln2Low<>+0(SB), Y4, Y5
+	VMOVUPS      expC0<>+0(SB), Y6
+	VFMADD213PS  expC1<>+0(SB), Y5, Y6
+	VFMADD213PS  expC2<>+0(SB), Y5, Y6
+	VFMADD213PS  expC3<>+0(SB), Y5, Y6
+	VFMADD213PS  expC4<>+0(SB), Y5, Y6
+	VFMADD213PS  expC5<>+0(SB), Y5, Y6
+	VMULPS       Y5, Y5, Y3
+	VFMADD213PS  Y5, Y3, Y6
+	VADDPS       one<>+0(SB), Y6, Y6
+	VCVTPS2DQ    Y4, Y4
+	VPSRAD       $0x01, Y4, Y3
+	VPSUBD       Y3, Y4, Y4
+	VPADDD       bias<>+0(SB), Y3, Y3
+	VPSLLD       $0x17, Y3, Y3
+	VMULPS       Y3, Y6, Y6
+	VPADDD       bias<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y6, Y6
+	VCMPPS       $0x05, expLow<>+0(SB), Y2, Y2
+	VANDPS       Y2, Y6, Y6
+	VMOVUPS      one<>+0(SB), Y2
+	VMOVAPS      Y2, Y3
+	VFMADD231PS  erfScale<>+0(SB), Y1, Y3
+	VDIVPS       Y3, Y2, Y2
+	VMOVUPS      erfC0<>+0(SB), Y3
+	VFMADD213PS  erfC1<>+0(SB), Y2, Y3
+	VFMADD213PS  erfC2<>+0(SB), Y2, Y3
+	VFMADD213PS  erfC3<>+0(SB), Y2, Y3
+	VFMADD213PS  erfC4<>+0(SB), Y2, Y3
+	VMULPS       Y2, Y3, Y3
+	VMULPS       Y6, Y3, Y3
+	VMULPS       half<>+0(SB), Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VXORPS       Y1, Y1, Y1
+	VMAXPS       Y0, Y1, Y1
+	VSUBPS       Y3, Y1, Y1
+	VMOVUPS      Y1, (AX)
+	ADDQ         $0x00000020, AX
+	SUBQ         $0x00000008, CX
+	JMP          loop152
+
+rest153:
+	TESTQ        CX, CX
+	JZ           done154
+	LEAQ         laneMasks<>+0(SB), DX
+	NEGQ         CX
+	VMOVUPS      32(DX)(CX*4), Y0
+	VMASKMOVPS   (AX), Y0, Y1
+	VANDPS       signBit<>+0(SB), Y1, Y2
+	VXORPS       Y2, Y1, Y2
+	VMULPS       Y1, Y1, Y3
+	VMULPS       negHalf<>+0(SB), Y3, Y3
+	VMOVUPS      expLow<>+0(SB), Y4
+	VMAXPS       Y3, Y4, Y4
+	VMOVUPS      expHigh<>+0(SB), Y6
+	VMINPS       Y4, Y6, Y6
+	VMULPS       log2e<>+0(SB), Y6, Y5
+	VROUNDPS     $0x00, Y5, Y5
+	VFNMADD231PS ln2High<>+0(SB), Y5, Y6
+	VFNMADD231PS ln2Low<>+0(SB), Y5, Y6
+	VMOVUPS      expC0<>+0(SB), Y7
+	VFMADD213PS  expC1<>+0(SB), Y6, Y7
+	VFMADD213PS  expC2<>+0(SB), Y6, Y7
+	VFMADD213PS  expC3<>+0(SB), Y6, Y7
+	VFMADD213PS  expC4<>+0(SB), Y6, Y7
+	VFMADD213PS  expC5<>+0(SB), Y6, Y7
+	VMULPS       Y6, Y6, Y4
+	VFMADD213PS  Y6, Y4, Y7
+	VADDPS       one<>+0(SB), Y7, Y7
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       bias<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y7, Y7
+	VPADDD       bias<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VCMPPS       $0x05, expLow<>+0(SB), Y3, Y3
+	VANDPS       Y3, Y7, Y7
+	VMOVUPS      one<>+0(SB), Y3
+	VMOVAPS      Y3, Y4
+	VFMADD231PS  erfScale<>+0(SB), Y2, Y4
+	VDIVPS       Y4, Y3, Y3
+	VMOVUPS      erfC0<>+0(SB), Y4
+	VFMADD213PS  erfC1<>+0(SB), Y3, Y4
+	VFMADD213PS  erfC2<>+0(SB), Y3, Y4
+	VFMADD213PS  erfC3<>+0(SB), Y3, Y4
+	VFMADD213PS  erfC4<>+0(SB), Y3, Y4
+	VMULPS       Y3, Y4, Y4
+	VMULPS       Y7, Y4, Y4
+	VMULPS       half<>+0(SB), Y4, Y4
+	VMULPS       Y2, Y4, Y4
+	VXORPS       Y2, Y2, Y2
+	VMAXPS       Y1, Y2, Y2
+	VSUBPS       Y4, Y2, Y2
+	VMASKMOVPS   Y2, Y0, (AX)
+
+done154:
 	VZEROUPPER
 	RET
 
@@ -2696,9 +3398,9 @@ TEXT ·geluTanhAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop136:
+loop155:
 	CMPQ         CX, $0x00000008
-	JL           rest137
+	JL           rest156
 	VMOVUPS      (AX), Y0
 	VMULPS       Y0, Y0, Y1
 	VMULPS       geluB<>+0(SB), Y1, Y1
@@ -2737,11 +3439,11 @@ loop136:
 	VMOVUPS      Y0, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop136
+	JMP          loop155
 
-rest137:
+rest156:
 	TESTQ        CX, CX
-	JZ           done138
+	JZ           done157
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -2782,7 +3484,7 @@ rest137:
 	VDIVPS       Y6, Y1, Y1
 	VMASKMOVPS   Y1, Y0, (AX)
 
-done138:
+done157:
 	VZEROUPPER
 	RET
 
@@ -2793,20 +3495,20 @@ TEXT ·reluAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop139:
+loop158:
 	CMPQ    CX, $0x00000008
-	JL      rest140
+	JL      rest159
 	VMOVUPS (AX), Y0
 	VXORPS  Y1, Y1, Y1
 	VMAXPS  Y0, Y1, Y0
 	VMOVUPS Y0, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop139
+	JMP     loop158
 
-rest140:
+rest159:
 	TESTQ      CX, CX
-	JZ         done141
+	JZ         done160
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y0
@@ -2815,7 +3517,7 @@ rest140:
 	VMAXPS     Y1, Y2, Y1
 	VMASKMOVPS Y1, Y0, (AX)
 
-done141:
+done160:
 	VZEROUPPER
 	RET
 
@@ -2826,9 +3528,9 @@ TEXT ·tanhAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop142:
+loop161:
 	CMPQ         CX, $0x00000008
-	JL           rest143
+	JL           rest162
 	VMOVUPS      (AX), Y0
 	VANDPS       signBit<>+0(SB), Y0, Y2
 	VXORPS       Y2, Y0, Y1
@@ -2880,11 +3582,11 @@ loop142:
 	VMOVUPS      Y3, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop142
+	JMP          loop161
 
-rest143:
+rest162:
 	TESTQ        CX, CX
-	JZ           done144
+	JZ           done163
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -2938,7 +3640,7 @@ rest143:
 	VBLENDVPS    Y1, Y5, Y4, Y4
 	VMASKMOVPS   Y4, Y0, (AX)
 
-done144:
+done163:
 	VZEROUPPER
 	RET
 
@@ -2963,9 +3665,9 @@ TEXT ·gemvF32AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four145:
+four164:
 	CMPQ   BX, $0x00000004
-	JL     one146
+	JL     one165
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
@@ -2980,9 +3682,9 @@ four145:
 	VPXORD Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair148:
+pair167:
 	CMPQ        R12, SI
-	JGE         single149
+	JGE         single168
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -3008,11 +3710,11 @@ pair148:
 	VMOVUPS     64(R9)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000080, R12
-	JMP         pair148
+	JMP         pair167
 
-single149:
+single168:
 	CMPQ        R12, DI
-	JGE         rest150
+	JGE         rest169
 	VMOVUPS     (DX)(R12*1), Z9
 	VMOVUPS     (CX)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z1
@@ -3024,9 +3726,9 @@ single149:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000040, R12
 
-rest150:
+rest169:
 	TESTQ       R8, R8
-	JZ          sum151
+	JZ          sum170
 	VMOVUPS.Z   (DX)(R12*1), K1, Z9
 	VMOVUPS.Z   (CX)(R12*1), K1, Z10
 	VFMADD231PS Z10, Z9, Z2
@@ -3037,7 +3739,7 @@ rest150:
 	VMOVUPS.Z   (R9)(R12*1), K1, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum151:
+sum170:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
@@ -3067,19 +3769,19 @@ sum151:
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four145
+	JMP           four164
 
-one146:
+one165:
 	TESTQ  BX, BX
-	JZ     done147
+	JZ     done166
 	MOVQ   stride+16(FP), R9
 	VPXORD Z11, Z11, Z11
 	VPXORD Z12, Z12, Z12
 	XORQ   R9, R9
 
-pair152:
+pair171:
 	CMPQ        R9, SI
-	JGE         single153
+	JGE         single172
 	VMOVUPS     (DX)(R9*1), Z1
 	VMOVUPS     (CX)(R9*1), Z2
 	VFMADD231PS Z2, Z1, Z11
@@ -3087,24 +3789,24 @@ pair152:
 	VMOVUPS     64(CX)(R9*1), Z2
 	VFMADD231PS Z2, Z1, Z12
 	ADDQ        $0x00000080, R9
-	JMP         pair152
+	JMP         pair171
 
-single153:
+single172:
 	CMPQ        R9, DI
-	JGE         rest154
+	JGE         rest173
 	VMOVUPS     (DX)(R9*1), Z1
 	VMOVUPS     (CX)(R9*1), Z2
 	VFMADD231PS Z2, Z1, Z11
 	ADDQ        $0x00000040, R9
 
-rest154:
+rest173:
 	TESTQ       R8, R8
-	JZ          sum155
+	JZ          sum174
 	VMOVUPS.Z   (DX)(R9*1), K1, Z1
 	VMOVUPS.Z   (CX)(R9*1), K1, Z2
 	VFMADD231PS Z2, Z1, Z12
 
-sum155:
+sum174:
 	VADDPS        Z12, Z11, Z11
 	MOVQ          stride+16(FP), R9
 	VEXTRACTF64X4 $0x01, Z11, Y1
@@ -3122,9 +3824,9 @@ sum155:
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one146
+	JMP           one165
 
-done147:
+done166:
 	VZEROUPPER
 	RET
 
@@ -3149,9 +3851,9 @@ TEXT ·gemvF16AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four156:
+four175:
 	CMPQ   BX, $0x00000004
-	JL     one157
+	JL     one176
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
@@ -3166,9 +3868,9 @@ four156:
 	VPXORD Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair159:
+pair178:
 	CMPQ        R12, SI
-	JGE         single160
+	JGE         single179
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -3194,11 +3896,11 @@ pair159:
 	VCVTPH2PS   32(R9)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000040, R12
-	JMP         pair159
+	JMP         pair178
 
-single160:
+single179:
 	CMPQ        R12, DI
-	JGE         rest161
+	JGE         rest180
 	VMOVUPS     (DX)(R12*2), Z9
 	VCVTPH2PS   (CX)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z1
@@ -3210,9 +3912,9 @@ single160:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000020, R12
 
-rest161:
+rest180:
 	TESTQ       R8, R8
-	JZ          sum162
+	JZ          sum181
 	VMOVUPS.Z   (DX)(R12*2), K1, Z9
 	VMOVDQU16.Z (CX)(R12*1), K1, Y10
 	VCVTPH2PS   Y10, Z10
@@ -3227,7 +3929,7 @@ rest161:
 	VCVTPH2PS   Y10, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum162:
+sum181:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
@@ -3257,19 +3959,19 @@ sum162:
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four156
+	JMP           four175
 
-one157:
+one176:
 	TESTQ  BX, BX
-	JZ     done158
+	JZ     done177
 	MOVQ   stride+16(FP), R9
 	VPXORD Z11, Z11, Z11
 	VPXORD Z12, Z12, Z12
 	XORQ   R9, R9
 
-pair163:
+pair182:
 	CMPQ        R9, SI
-	JGE         single164
+	JGE         single183
 	VMOVUPS     (DX)(R9*2), Z1
 	VCVTPH2PS   (CX)(R9*1), Z2
 	VFMADD231PS Z2, Z1, Z11
@@ -3277,25 +3979,25 @@ pair163:
 	VCVTPH2PS   32(CX)(R9*1), Z2
 	VFMADD231PS Z2, Z1, Z12
 	ADDQ        $0x00000040, R9
-	JMP         pair163
+	JMP         pair182
 
-single164:
+single183:
 	CMPQ        R9, DI
-	JGE         rest165
+	JGE         rest184
 	VMOVUPS     (DX)(R9*2), Z1
 	VCVTPH2PS   (CX)(R9*1), Z2
 	VFMADD231PS Z2, Z1, Z11
 	ADDQ        $0x00000020, R9
 
-rest165:
+rest184:
 	TESTQ       R8, R8
-	JZ          sum166
+	JZ          sum185
 	VMOVUPS.Z   (DX)(R9*2), K1, Z1
 	VMOVDQU16.Z (CX)(R9*1), K1, Y2
 	VCVTPH2PS   Y2, Z2
 	VFMADD231PS Z2, Z1, Z12
 
-sum166:
+sum185:
 	VADDPS        Z12, Z11, Z11
 	MOVQ          stride+16(FP), R9
 	VEXTRACTF64X4 $0x01, Z11, Y1
@@ -3313,9 +4015,9 @@ sum166:
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one157
+	JMP           one176
 
-done158:
+done177:
 	VZEROUPPER
 	RET
 
@@ -3340,9 +4042,9 @@ TEXT ·gemvBF16AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four167:
+four186:
 	CMPQ   BX, $0x00000004
-	JL     one168
+	JL     one187
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
@@ -3357,9 +4059,9 @@ four167:
 	VPXORD Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair170:
+pair189:
 	CMPQ        R12, SI
-	JGE         single171
+	JGE         single190
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -3393,11 +4095,11 @@ pair170:
 	VPSLLD      $0x10, Z10, Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000040, R12
-	JMP         pair170
+	JMP         pair189
 
-single171:
+single190:
 	CMPQ        R12, DI
-	JGE         rest172
+	JGE         rest191
 	VMOVUPS     (DX)(R12*2), Z9
 	VPMOVZXWD   (CX)(R12*1), Z10
 	VPSLLD      $0x10, Z10, Z10
@@ -3413,9 +4115,9 @@ single171:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000020, R12
 
-rest172:
+rest191:
 	TESTQ       R8, R8
-	JZ          sum173
+	JZ          sum192
 	VMOVUPS.Z   (DX)(R12*2), K1, Z9
 	VPMOVZXWD.Z (CX)(R12*1), K1, Z10
 	VPSLLD      $0x10, Z10, Z10
@@ -3430,7 +4132,7 @@ rest172:
 	VPSLLD      $0x10, Z10, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum173:
+sum192:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
@@ -3460,19 +4162,19 @@ sum173:
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four167
+	JMP           four186
 
-one168:
+one187:
 	TESTQ  BX, BX
-	JZ     done169
+	JZ     done188
 	MOVQ   stride+16(FP), R9
 	VPXORD Z11, Z11, Z11
 	VPXORD Z12, Z12, Z12
 	XORQ   R9, R9
 
-pair174:
+pair193:
 	CMPQ        R9, SI
-	JGE         single175
+	JGE         single194
 	VMOVUPS     (DX)(R9*2), Z1
 	VPMOVZXWD   (CX)(R9*1), Z2
 	VPSLLD      $0x10, Z2, Z2
@@ -3482,26 +4184,26 @@ pair174:
 	VPSLLD      $0x10, Z2, Z2
 	VFMADD231PS Z2, Z1, Z12
 	ADDQ        $0x00000040, R9
-	JMP         pair174
+	JMP         pair193
 
-single175:
+single194:
 	CMPQ        R9, DI
-	JGE         rest176
+	JGE         rest195
 	VMOVUPS     (DX)(R9*2), Z1
 	VPMOVZXWD   (CX)(R9*1), Z2
 	VPSLLD      $0x10, Z2, Z2
 	VFMADD231PS Z2, Z1, Z11
 	ADDQ        $0x00000020, R9
 
-rest176:
+rest195:
 	TESTQ       R8, R8
-	JZ          sum177
+	JZ          sum196
 	VMOVUPS.Z   (DX)(R9*2), K1, Z1
 	VPMOVZXWD.Z (CX)(R9*1), K1, Z2
 	VPSLLD      $0x10, Z2, Z2
 	VFMADD231PS Z2, Z1, Z12
 
-sum177:
+sum196:
 	VADDPS        Z12, Z11, Z11
 	MOVQ          stride+16(FP), R9
 	VEXTRACTF64X4 $0x01, Z11, Y1
@@ -3519,9 +4221,9 @@ sum177:
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one168
+	JMP           one187
 
-done169:
+done188:
 	VZEROUPPER
 	RET
 
@@ -3536,9 +4238,9 @@ TEXT ·gemvQ8AVX512(SB), NOSPLIT, $0-56
 	MOVQ ahead+48(FP), SI
 	MOVQ blocks+32(FP), DI
 
-four178:
+four197:
 	CMPQ   BX, $0x00000004
-	JL     one179
+	JL     one198
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -3551,7 +4253,7 @@ four178:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block181:
+block200:
 	PREFETCHT0    (R9)(SI*1)
 	VPMOVSXBD     2(R9), Z4
 	VCVTDQ2PS     Z4, Z4
@@ -3598,7 +4300,7 @@ block181:
 	ADDQ          $0x00000022, R8
 	ADDQ          $0x00000080, R12
 	DECQ          R13
-	JNZ           block181
+	JNZ           block200
 	MOVQ          stride+16(FP), R8
 	VEXTRACTF64X4 $0x01, Z0, Y4
 	VADDPS        Y0, Y4, Y4
@@ -3623,18 +4325,18 @@ block181:
 	LEAQ          (CX)(R8*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four178
+	JMP           four197
 
-one179:
+one198:
 	TESTQ  BX, BX
-	JZ     done180
+	JZ     done199
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VPXORD Z6, Z6, Z6
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block182:
+block201:
 	VPMOVSXBD     2(SI), Z0
 	VCVTDQ2PS     Z0, Z0
 	VMULPS        (R8), Z0, Z0
@@ -3647,7 +4349,7 @@ block182:
 	ADDQ          $0x00000022, SI
 	ADDQ          $0x00000080, R8
 	DECQ          R9
-	JNZ           block182
+	JNZ           block201
 	MOVQ          stride+16(FP), SI
 	VEXTRACTF64X4 $0x01, Z6, Y0
 	VADDPS        Y6, Y0, Y0
@@ -3663,15 +4365,351 @@ block182:
 	ADDQ          SI, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one179
+	JMP           one198
 
-done180:
+done199:
 	VZEROUPPER
 	RET
 
-// func tile1AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int)
+// func gemvQ4AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
+// Requires: AVX, AVX2, AVX512F, AVX512VL, MMX+
+TEXT ·gemvQ4AVX512(SB), NOSPLIT, $0-56
+	// y[r] = sum over blocks of scale * sum of w[r,c]*x[c]
+	MOVQ         y+0(FP), AX
+	MOVQ         w+8(FP), CX
+	MOVQ         x+24(FP), DX
+	MOVQ         rows+40(FP), BX
+	MOVQ         ahead+48(FP), SI
+	MOVQ         blocks+32(FP), DI
+	MOVL         $0x0000000f, R8
+	VMOVD        R8, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0x00000008, R8
+	VMOVD        R8, X1
+	VPBROADCASTD X1, Z1
+
+four202:
+	CMPQ   BX, $0x00000004
+	JL     one203
+	MOVQ   stride+16(FP), R8
+	MOVQ   CX, R9
+	LEAQ   (R9)(R8*1), R10
+	LEAQ   (R10)(R8*1), R11
+	LEAQ   (R11)(R8*1), R8
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	MOVQ   DX, R12
+	MOVQ   DI, R13
+
+block205:
+	PREFETCHT0    (R9)(SI*1)
+	VPMOVZXBD     2(R9), Z7
+	VPANDD        Z7, Z0, Z6
+	VPSUBD        Z1, Z6, Z6
+	VCVTDQ2PS     Z6, Z6
+	VMULPS        (R12), Z6, Z6
+	VPSRLD        $0x04, Z7, Z7
+	VPSUBD        Z1, Z7, Z7
+	VCVTDQ2PS     Z7, Z7
+	VFMADD231PS   64(R12), Z7, Z6
+	VPBROADCASTW  (R9), Y7
+	VCVTPH2PS     Y7, Z7
+	VFMADD231PS   Z7, Z6, Z2
+	ADDQ          $0x00000012, R9
+	PREFETCHT0    (R10)(SI*1)
+	VPMOVZXBD     2(R10), Z7
+	VPANDD        Z7, Z0, Z6
+	VPSUBD        Z1, Z6, Z6
+	VCVTDQ2PS     Z6, Z6
+	VMULPS        (R12), Z6, Z6
+	VPSRLD        $0x04, Z7, Z7
+	VPSUBD        Z1, Z7, Z7
+	VCVTDQ2PS     Z7, Z7
+	VFMADD231PS   64(R12), Z7, Z6
+	VPBROADCASTW  (R10), Y7
+	VCVTPH2PS     Y7, Z7
+	VFMADD231PS   Z7, Z6, Z3
+	ADDQ          $0x00000012, R10
+	PREFETCHT0    (R11)(SI*1)
+	VPMOVZXBD     2(R11), Z7
+	VPANDD        Z7, Z0, Z6
+	VPSUBD        Z1, Z6, Z6
+	VCVTDQ2PS     Z6, Z6
+	VMULPS        (R12), Z6, Z6
+	VPSRLD        $0x04, Z7, Z7
+	VPSUBD        Z1, Z7, Z7
+	VCVTDQ2PS     Z7, Z7
+	VFMADD231PS   64(R12), Z7, Z6
+	VPBROADCASTW  (R11), Y7
+	VCVTPH2PS     Y7, Z7
+	VFMADD231PS   Z7, Z6, Z4
+	ADDQ          $0x00000012, R11
+	PREFETCHT0    (R8)(SI*1)
+	VPMOVZXBD     2(R8), Z7
+	VPANDD        Z7, Z0, Z6
+	VPSUBD        Z1, Z6, Z6
+	VCVTDQ2PS     Z6, Z6
+	VMULPS        (R12), Z6, Z6
+	VPSRLD        $0x04, Z7, Z7
+	VPSUBD        Z1, Z7, Z7
+	VCVTDQ2PS     Z7, Z7
+	VFMADD231PS   64(R12), Z7, Z6
+	VPBROADCASTW  (R8), Y7
+	VCVTPH2PS     Y7, Z7
+	VFMADD231PS   Z7, Z6, Z5
+	ADDQ          $0x00000012, R8
+	ADDQ          $0x00000080, R12
+	DECQ          R13
+	JNZ           block205
+	MOVQ          stride+16(FP), R8
+	VEXTRACTF64X4 $0x01, Z2, Y6
+	VADDPS        Y2, Y6, Y6
+	VEXTRACTF64X4 $0x01, Z3, Y7
+	VADDPS        Y3, Y7, Y7
+	VEXTRACTF64X4 $0x01, Z4, Y9
+	VADDPS        Y4, Y9, Y9
+	VEXTRACTF64X4 $0x01, Z5, Y10
+	VADDPS        Y5, Y10, Y10
+	VSHUFPS       $0xdd, Y7, Y6, Y11
+	VSHUFPS       $0x88, Y7, Y6, Y6
+	VADDPS        Y11, Y6, Y6
+	VSHUFPS       $0xdd, Y10, Y9, Y11
+	VSHUFPS       $0x88, Y10, Y9, Y7
+	VADDPS        Y11, Y7, Y7
+	VSHUFPS       $0xdd, Y7, Y6, Y9
+	VSHUFPS       $0x88, Y7, Y6, Y6
+	VADDPS        Y9, Y6, Y6
+	VEXTRACTF32X4 $0x01, Y6, X7
+	VADDPS        X6, X7, X7
+	VMOVUPS       X7, (AX)
+	LEAQ          (CX)(R8*4), CX
+	ADDQ          $0x00000010, AX
+	SUBQ          $0x00000004, BX
+	JMP           four202
+
+one203:
+	TESTQ  BX, BX
+	JZ     done204
+	MOVQ   stride+16(FP), SI
+	MOVQ   CX, SI
+	VPXORD Z8, Z8, Z8
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+block206:
+	VPMOVZXBD     2(SI), Z3
+	VPANDD        Z3, Z0, Z2
+	VPSUBD        Z1, Z2, Z2
+	VCVTDQ2PS     Z2, Z2
+	VMULPS        (R8), Z2, Z2
+	VPSRLD        $0x04, Z3, Z3
+	VPSUBD        Z1, Z3, Z3
+	VCVTDQ2PS     Z3, Z3
+	VFMADD231PS   64(R8), Z3, Z2
+	VPBROADCASTW  (SI), Y3
+	VCVTPH2PS     Y3, Z3
+	VFMADD231PS   Z3, Z2, Z8
+	ADDQ          $0x00000012, SI
+	ADDQ          $0x00000080, R8
+	DECQ          R9
+	JNZ           block206
+	MOVQ          stride+16(FP), SI
+	VEXTRACTF64X4 $0x01, Z8, Y2
+	VADDPS        Y8, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y3
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y3, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y3
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y3, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X3
+	VADDPS        X2, X3, X3
+	VMOVSS        X3, (AX)
+	ADDQ          SI, CX
+	ADDQ          $0x00000004, AX
+	DECQ          BX
+	JMP           one203
+
+done204:
+	VZEROUPPER
+	RET
+
+// func gemvQ41AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
+// Requires: AVX, AVX2, AVX512F, AVX512VL, MMX+
+TEXT ·gemvQ41AVX512(SB), NOSPLIT, $0-56
+	// y[r] = sum over blocks of scale * sum of w[r,c]*x[c]
+	MOVQ         y+0(FP), AX
+	MOVQ         w+8(FP), CX
+	MOVQ         x+24(FP), DX
+	MOVQ         rows+40(FP), BX
+	MOVQ         ahead+48(FP), SI
+	MOVQ         blocks+32(FP), DI
+	MOVL         $0x0000000f, R8
+	VMOVD        R8, X0
+	VPBROADCASTD X0, Z0
+
+four207:
+	CMPQ   BX, $0x00000004
+	JL     one208
+	MOVQ   stride+16(FP), R8
+	MOVQ   CX, R9
+	LEAQ   (R9)(R8*1), R10
+	LEAQ   (R10)(R8*1), R11
+	LEAQ   (R11)(R8*1), R8
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	MOVQ   DX, R12
+	MOVQ   DI, R13
+
+block210:
+	VMOVUPS       (R12), Z5
+	VADDPS        64(R12), Z5, Z5
+	PREFETCHT0    (R9)(SI*1)
+	VPMOVZXBD     4(R9), Z7
+	VPANDD        Z7, Z0, Z6
+	VCVTDQ2PS     Z6, Z6
+	VMULPS        (R12), Z6, Z6
+	VPSRLD        $0x04, Z7, Z7
+	VCVTDQ2PS     Z7, Z7
+	VFMADD231PS   64(R12), Z7, Z6
+	VPBROADCASTW  (R9), Y7
+	VCVTPH2PS     Y7, Z7
+	VFMADD231PS   Z7, Z6, Z1
+	VPBROADCASTW  2(R9), Y6
+	VCVTPH2PS     Y6, Z6
+	VFMADD231PS   Z6, Z5, Z1
+	ADDQ          $0x00000014, R9
+	PREFETCHT0    (R10)(SI*1)
+	VPMOVZXBD     4(R10), Z7
+	VPANDD        Z7, Z0, Z6
+	VCVTDQ2PS     Z6, Z6
+	VMULPS        (R12), Z6, Z6
+	VPSRLD        $0x04, Z7, Z7
+	VCVTDQ2PS     Z7, Z7
+	VFMADD231PS   64(R12), Z7, Z6
+	VPBROADCASTW  (R10), Y7
+	VCVTPH2PS     Y7, Z7
+	VFMADD231PS   Z7, Z6, Z2
+	VPBROADCASTW  2(R10), Y6
+	VCVTPH2PS     Y6, Z6
+	VFMADD231PS   Z6, Z5, Z2
+	ADDQ          $0x00000014, R10
+	PREFETCHT0    (R11)(SI*1)
+	VPMOVZXBD     4(R11), Z7
+	VPANDD        Z7, Z0, Z6
+	VCVTDQ2PS     Z6, Z6
+	VMULPS        (R12), Z6, Z6
+	VPSRLD        $0x04, Z7, Z7
+	VCVTDQ2PS     Z7, Z7
+	VFMADD231PS   64(R12), Z7, Z6
+	VPBROADCASTW  (R11), Y7
+	VCVTPH2PS     Y7, Z7
+	VFMADD231PS   Z7, Z6, Z3
+	VPBROADCASTW  2(R11), Y6
+	VCVTPH2PS     Y6, Z6
+	VFMADD231PS   Z6, Z5, Z3
+	ADDQ          $0x00000014, R11
+	PREFETCHT0    (R8)(SI*1)
+	VPMOVZXBD     4(R8), Z7
+	VPANDD        Z7, Z0, Z6
+	VCVTDQ2PS     Z6, Z6
+	VMULPS        (R12), Z6, Z6
+	VPSRLD        $0x04, Z7, Z7
+	VCVTDQ2PS     Z7, Z7
+	VFMADD231PS   64(R12), Z7, Z6
+	VPBROADCASTW  (R8), Y7
+	VCVTPH2PS     Y7, Z7
+	VFMADD231PS   Z7, Z6, Z4
+	VPBROADCASTW  2(R8), Y6
+	VCVTPH2PS     Y6, Z6
+	VFMADD231PS   Z6, Z5, Z4
+	ADDQ          $0x00000014, R8
+	ADDQ          $0x00000080, R12
+	DECQ          R13
+	JNZ           block210
+	MOVQ          stride+16(FP), R8
+	VEXTRACTF64X4 $0x01, Z1, Y5
+	VADDPS        Y1, Y5, Y5
+	VEXTRACTF64X4 $0x01, Z2, Y6
+	VADDPS        Y2, Y6, Y6
+	VEXTRACTF64X4 $0x01, Z3, Y7
+	VADDPS        Y3, Y7, Y7
+	VEXTRACTF64X4 $0x01, Z4, Y9
+	VADDPS        Y4, Y9, Y9
+	VSHUFPS       $0xdd, Y6, Y5, Y10
+	VSHUFPS       $0x88, Y6, Y5, Y5
+	VADDPS        Y10, Y5, Y5
+	VSHUFPS       $0xdd, Y9, Y7, Y10
+	VSHUFPS       $0x88, Y9, Y7, Y6
+	VADDPS        Y10, Y6, Y6
+	VSHUFPS       $0xdd, Y6, Y5, Y7
+	VSHUFPS       $0x88, Y6, Y5, Y5
+	VADDPS        Y7, Y5, Y5
+	VEXTRACTF32X4 $0x01, Y5, X6
+	VADDPS        X5, X6, X6
+	VMOVUPS       X6, (AX)
+	LEAQ          (CX)(R8*4), CX
+	ADDQ          $0x00000010, AX
+	SUBQ          $0x00000004, BX
+	JMP           four207
+
+one208:
+	TESTQ  BX, BX
+	JZ     done209
+	MOVQ   stride+16(FP), SI
+	MOVQ   CX, SI
+	VPXORD Z8, Z8, Z8
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+block211:
+	VMOVUPS       (R8), Z1
+	VADDPS        64(R8), Z1, Z1
+	VPMOVZXBD     4(SI), Z3
+	VPANDD        Z3, Z0, Z2
+	VCVTDQ2PS     Z2, Z2
+	VMULPS        (R8), Z2, Z2
+	VPSRLD        $0x04, Z3, Z3
+	VCVTDQ2PS     Z3, Z3
+	VFMADD231PS   64(R8), Z3, Z2
+	VPBROADCASTW  (SI), Y3
+	VCVTPH2PS     Y3, Z3
+	VFMADD231PS   Z3, Z2, Z8
+	VPBROADCASTW  2(SI), Y2
+	VCVTPH2PS     Y2, Z2
+	VFMADD231PS   Z2, Z1, Z8
+	ADDQ          $0x00000014, SI
+	ADDQ          $0x00000080, R8
+	DECQ          R9
+	JNZ           block211
+	MOVQ          stride+16(FP), SI
+	VEXTRACTF64X4 $0x01, Z8, Y1
+	VADDPS        Y8, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y1, Y2
+	VSHUFPS       $0x88, Y1, Y1, Y1
+	VADDPS        Y2, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y1, Y2
+	VSHUFPS       $0x88, Y1, Y1, Y1
+	VADDPS        Y2, Y1, Y1
+	VEXTRACTF32X4 $0x01, Y1, X2
+	VADDPS        X1, X2, X2
+	VMOVSS        X2, (AX)
+	ADDQ          SI, CX
+	ADDQ          $0x00000004, AX
+	DECQ          BX
+	JMP           one208
+
+done209:
+	VZEROUPPER
+	RET
+
+// func tile1AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
 // Requires: AVX, AVX512F, AVX512VL
-TEXT ·tile1AVX512(SB), NOSPLIT, $0-64
+TEXT ·tile1AVX512(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
 	MOVQ w+16(FP), CX
@@ -3683,7 +4721,7 @@ TEXT ·tile1AVX512(SB), NOSPLIT, $0-64
 	LEAQ (SI)(SI*4), SI
 	MOVQ groups+56(FP), SI
 
-group183:
+group212:
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -3692,9 +4730,9 @@ group183:
 	MOVQ   DX, R9
 	MOVQ   cols+48(FP), R10
 
-vector184:
+vector213:
 	CMPQ        R10, $0x00000010
-	JL          rest185
+	JL          rest214
 	VMOVUPS     (DX), Z4
 	VMOVUPS     (CX), Z5
 	VFMADD231PS Z4, Z5, Z0
@@ -3707,11 +4745,11 @@ vector184:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R10
-	JMP         vector184
+	JMP         vector213
 
-rest185:
+rest214:
 	TESTQ       R10, R10
-	JZ          store186
+	JZ          store215
 	LEAQ        wordMasks<>+0(SB), R11
 	KMOVW       (R11)(R10*2), K1
 	VMOVUPS.Z   (DX), K1, Z4
@@ -3725,9 +4763,10 @@ rest185:
 	VFMADD231PS Z4, Z5, Z3
 	ADDQ        $0x00000040, CX
 
-store186:
+store215:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
+	MOVQ          more+64(FP), DX
 	VEXTRACTF64X4 $0x01, Z0, Y4
 	VADDPS        Y0, Y4, Y4
 	VEXTRACTF64X4 $0x01, Z1, Y5
@@ -3747,18 +4786,23 @@ store186:
 	VADDPS        Y6, Y4, Y4
 	VEXTRACTF32X4 $0x01, Y4, X5
 	VADDPS        X4, X5, X5
-	VMOVUPS       X5, (CX)
-	ADDQ          $0x00000010, AX
-	LEAQ          (R8)(BX*4), CX
-	MOVQ          R9, DX
-	DECQ          SI
-	JNZ           group183
+	TESTQ         DX, DX
+	JZ            first216
+	VADDPS        (CX), X5, X5
+
+first216:
+	VMOVUPS X5, (CX)
+	ADDQ    $0x00000010, AX
+	LEAQ    (R8)(BX*4), CX
+	MOVQ    R9, DX
+	DECQ    SI
+	JNZ     group212
 	VZEROUPPER
 	RET
 
-// func tile2AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int)
+// func tile2AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
 // Requires: AVX, AVX512F, AVX512VL
-TEXT ·tile2AVX512(SB), NOSPLIT, $0-64
+TEXT ·tile2AVX512(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
 	MOVQ w+16(FP), CX
@@ -3770,7 +4814,7 @@ TEXT ·tile2AVX512(SB), NOSPLIT, $0-64
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group187:
+group217:
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -3783,9 +4827,9 @@ group187:
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector188:
+vector218:
 	CMPQ        R11, $0x00000010
-	JL          rest189
+	JL          rest219
 	VMOVUPS     (DX), Z8
 	VMOVUPS     (DX)(SI*1), Z9
 	VMOVUPS     (CX), Z10
@@ -3803,11 +4847,11 @@ vector188:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R11
-	JMP         vector188
+	JMP         vector218
 
-rest189:
+rest219:
 	TESTQ       R11, R11
-	JZ          store190
+	JZ          store220
 	LEAQ        wordMasks<>+0(SB), R12
 	KMOVW       (R12)(R11*2), K1
 	VMOVUPS.Z   (DX), K1, Z8
@@ -3826,9 +4870,10 @@ rest189:
 	VFMADD231PS Z9, Z10, Z7
 	ADDQ        $0x00000040, CX
 
-store190:
+store220:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
+	MOVQ          more+64(FP), R11
 	VEXTRACTF64X4 $0x01, Z0, Y8
 	VADDPS        Y0, Y8, Y8
 	VEXTRACTF64X4 $0x01, Z1, Y9
@@ -3848,6 +4893,11 @@ store190:
 	VADDPS        Y10, Y8, Y8
 	VEXTRACTF32X4 $0x01, Y8, X9
 	VADDPS        X8, X9, X9
+	TESTQ         R11, R11
+	JZ            first221
+	VADDPS        (CX), X9, X9
+
+first221:
 	VMOVUPS       X9, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y8
@@ -3869,18 +4919,23 @@ store190:
 	VADDPS        Y10, Y8, Y8
 	VEXTRACTF32X4 $0x01, Y8, X9
 	VADDPS        X8, X9, X9
-	VMOVUPS       X9, (CX)
-	ADDQ          $0x00000010, AX
-	LEAQ          (R9)(BX*4), CX
-	MOVQ          R10, DX
-	DECQ          R8
-	JNZ           group187
+	TESTQ         R11, R11
+	JZ            first222
+	VADDPS        (CX), X9, X9
+
+first222:
+	VMOVUPS X9, (CX)
+	ADDQ    $0x00000010, AX
+	LEAQ    (R9)(BX*4), CX
+	MOVQ    R10, DX
+	DECQ    R8
+	JNZ     group217
 	VZEROUPPER
 	RET
 
-// func tile3AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int)
+// func tile3AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
 // Requires: AVX, AVX512F, AVX512VL
-TEXT ·tile3AVX512(SB), NOSPLIT, $0-64
+TEXT ·tile3AVX512(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
 	MOVQ w+16(FP), CX
@@ -3892,7 +4947,7 @@ TEXT ·tile3AVX512(SB), NOSPLIT, $0-64
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group191:
+group223:
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -3909,9 +4964,9 @@ group191:
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector192:
+vector224:
 	CMPQ        R11, $0x00000010
-	JL          rest193
+	JL          rest225
 	VMOVUPS     (DX), Z12
 	VMOVUPS     (DX)(SI*1), Z13
 	VMOVUPS     (DX)(SI*2), Z14
@@ -3934,11 +4989,11 @@ vector192:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R11
-	JMP         vector192
+	JMP         vector224
 
-rest193:
+rest225:
 	TESTQ       R11, R11
-	JZ          store194
+	JZ          store226
 	LEAQ        wordMasks<>+0(SB), R12
 	KMOVW       (R12)(R11*2), K1
 	VMOVUPS.Z   (DX), K1, Z12
@@ -3962,9 +5017,10 @@ rest193:
 	VFMADD231PS Z14, Z15, Z11
 	ADDQ        $0x00000040, CX
 
-store194:
+store226:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
+	MOVQ          more+64(FP), R11
 	VEXTRACTF64X4 $0x01, Z0, Y12
 	VADDPS        Y0, Y12, Y12
 	VEXTRACTF64X4 $0x01, Z1, Y13
@@ -3984,6 +5040,11 @@ store194:
 	VADDPS        Y14, Y12, Y12
 	VEXTRACTF32X4 $0x01, Y12, X13
 	VADDPS        X12, X13, X13
+	TESTQ         R11, R11
+	JZ            first227
+	VADDPS        (CX), X13, X13
+
+first227:
 	VMOVUPS       X13, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y12
@@ -4005,6 +5066,11 @@ store194:
 	VADDPS        Y14, Y12, Y12
 	VEXTRACTF32X4 $0x01, Y12, X13
 	VADDPS        X12, X13, X13
+	TESTQ         R11, R11
+	JZ            first228
+	VADDPS        (CX), X13, X13
+
+first228:
 	VMOVUPS       X13, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z8, Y12
@@ -4026,18 +5092,23 @@ store194:
 	VADDPS        Y14, Y12, Y12
 	VEXTRACTF32X4 $0x01, Y12, X13
 	VADDPS        X12, X13, X13
-	VMOVUPS       X13, (CX)
-	ADDQ          $0x00000010, AX
-	LEAQ          (R9)(BX*4), CX
-	MOVQ          R10, DX
-	DECQ          R8
-	JNZ           group191
+	TESTQ         R11, R11
+	JZ            first229
+	VADDPS        (CX), X13, X13
+
+first229:
+	VMOVUPS X13, (CX)
+	ADDQ    $0x00000010, AX
+	LEAQ    (R9)(BX*4), CX
+	MOVQ    R10, DX
+	DECQ    R8
+	JNZ     group223
 	VZEROUPPER
 	RET
 
-// func tile4AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int)
+// func tile4AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
 // Requires: AVX, AVX512F, AVX512VL
-TEXT ·tile4AVX512(SB), NOSPLIT, $0-64
+TEXT ·tile4AVX512(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
 	MOVQ w+16(FP), CX
@@ -4049,7 +5120,7 @@ TEXT ·tile4AVX512(SB), NOSPLIT, $0-64
 	LEAQ (SI)(SI*4), R9
 	MOVQ groups+56(FP), R9
 
-group195:
+group230:
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -4070,9 +5141,9 @@ group195:
 	MOVQ   DX, R11
 	MOVQ   cols+48(FP), R12
 
-vector196:
+vector231:
 	CMPQ        R12, $0x00000010
-	JL          rest197
+	JL          rest232
 	VMOVUPS     (DX), Z16
 	VMOVUPS     (DX)(SI*1), Z17
 	VMOVUPS     (DX)(SI*2), Z18
@@ -4100,11 +5171,11 @@ vector196:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R12
-	JMP         vector196
+	JMP         vector231
 
-rest197:
+rest232:
 	TESTQ       R12, R12
-	JZ          store198
+	JZ          store233
 	LEAQ        wordMasks<>+0(SB), R13
 	KMOVW       (R13)(R12*2), K1
 	VMOVUPS.Z   (DX), K1, Z16
@@ -4133,9 +5204,10 @@ rest197:
 	VFMADD231PS Z19, Z20, Z15
 	ADDQ        $0x00000040, CX
 
-store198:
+store233:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
+	MOVQ          more+64(FP), R12
 	VEXTRACTF64X4 $0x01, Z0, Y16
 	VADDPS        Y0, Y16, Y16
 	VEXTRACTF64X4 $0x01, Z1, Y17
@@ -4155,6 +5227,11 @@ store198:
 	VADDPS        Y18, Y16, Y16
 	VEXTRACTF32X4 $0x01, Y16, X17
 	VADDPS        X16, X17, X17
+	TESTQ         R12, R12
+	JZ            first234
+	VADDPS        (CX), X17, X17
+
+first234:
 	VMOVUPS       X17, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y16
@@ -4176,6 +5253,11 @@ store198:
 	VADDPS        Y18, Y16, Y16
 	VEXTRACTF32X4 $0x01, Y16, X17
 	VADDPS        X16, X17, X17
+	TESTQ         R12, R12
+	JZ            first235
+	VADDPS        (CX), X17, X17
+
+first235:
 	VMOVUPS       X17, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z8, Y16
@@ -4197,6 +5279,11 @@ store198:
 	VADDPS        Y18, Y16, Y16
 	VEXTRACTF32X4 $0x01, Y16, X17
 	VADDPS        X16, X17, X17
+	TESTQ         R12, R12
+	JZ            first236
+	VADDPS        (CX), X17, X17
+
+first236:
 	VMOVUPS       X17, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z12, Y16
@@ -4218,18 +5305,23 @@ store198:
 	VADDPS        Y18, Y16, Y16
 	VEXTRACTF32X4 $0x01, Y16, X17
 	VADDPS        X16, X17, X17
-	VMOVUPS       X17, (CX)
-	ADDQ          $0x00000010, AX
-	LEAQ          (R10)(BX*4), CX
-	MOVQ          R11, DX
-	DECQ          R9
-	JNZ           group195
+	TESTQ         R12, R12
+	JZ            first237
+	VADDPS        (CX), X17, X17
+
+first237:
+	VMOVUPS X17, (CX)
+	ADDQ    $0x00000010, AX
+	LEAQ    (R10)(BX*4), CX
+	MOVQ    R11, DX
+	DECQ    R9
+	JNZ     group230
 	VZEROUPPER
 	RET
 
-// func tile5AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int)
+// func tile5AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
 // Requires: AVX, AVX512F, AVX512VL
-TEXT ·tile5AVX512(SB), NOSPLIT, $0-64
+TEXT ·tile5AVX512(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
 	MOVQ w+16(FP), CX
@@ -4241,7 +5333,7 @@ TEXT ·tile5AVX512(SB), NOSPLIT, $0-64
 	LEAQ (SI)(SI*4), R9
 	MOVQ groups+56(FP), R9
 
-group199:
+group238:
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -4266,9 +5358,9 @@ group199:
 	MOVQ   DX, R11
 	MOVQ   cols+48(FP), R12
 
-vector200:
+vector239:
 	CMPQ        R12, $0x00000010
-	JL          rest201
+	JL          rest240
 	VMOVUPS     (DX), Z20
 	VMOVUPS     (DX)(SI*1), Z21
 	VMOVUPS     (DX)(SI*2), Z22
@@ -4301,11 +5393,11 @@ vector200:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R12
-	JMP         vector200
+	JMP         vector239
 
-rest201:
+rest240:
 	TESTQ       R12, R12
-	JZ          store202
+	JZ          store241
 	LEAQ        wordMasks<>+0(SB), R13
 	KMOVW       (R13)(R12*2), K1
 	VMOVUPS.Z   (DX), K1, Z20
@@ -4339,9 +5431,10 @@ rest201:
 	VFMADD231PS Z24, Z25, Z19
 	ADDQ        $0x00000040, CX
 
-store202:
+store241:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
+	MOVQ          more+64(FP), R12
 	VEXTRACTF64X4 $0x01, Z0, Y20
 	VADDPS        Y0, Y20, Y20
 	VEXTRACTF64X4 $0x01, Z1, Y21
@@ -4361,6 +5454,11 @@ store202:
 	VADDPS        Y22, Y20, Y20
 	VEXTRACTF32X4 $0x01, Y20, X21
 	VADDPS        X20, X21, X21
+	TESTQ         R12, R12
+	JZ            first242
+	VADDPS        (CX), X21, X21
+
+first242:
 	VMOVUPS       X21, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y20
@@ -4382,6 +5480,11 @@ store202:
 	VADDPS        Y22, Y20, Y20
 	VEXTRACTF32X4 $0x01, Y20, X21
 	VADDPS        X20, X21, X21
+	TESTQ         R12, R12
+	JZ            first243
+	VADDPS        (CX), X21, X21
+
+first243:
 	VMOVUPS       X21, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z8, Y20
@@ -4403,6 +5506,11 @@ store202:
 	VADDPS        Y22, Y20, Y20
 	VEXTRACTF32X4 $0x01, Y20, X21
 	VADDPS        X20, X21, X21
+	TESTQ         R12, R12
+	JZ            first244
+	VADDPS        (CX), X21, X21
+
+first244:
 	VMOVUPS       X21, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z12, Y20
@@ -4424,6 +5532,11 @@ store202:
 	VADDPS        Y22, Y20, Y20
 	VEXTRACTF32X4 $0x01, Y20, X21
 	VADDPS        X20, X21, X21
+	TESTQ         R12, R12
+	JZ            first245
+	VADDPS        (CX), X21, X21
+
+first245:
 	VMOVUPS       X21, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z16, Y20
@@ -4445,18 +5558,23 @@ store202:
 	VADDPS        Y22, Y20, Y20
 	VEXTRACTF32X4 $0x01, Y20, X21
 	VADDPS        X20, X21, X21
-	VMOVUPS       X21, (CX)
-	ADDQ          $0x00000010, AX
-	LEAQ          (R10)(BX*4), CX
-	MOVQ          R11, DX
-	DECQ          R9
-	JNZ           group199
+	TESTQ         R12, R12
+	JZ            first246
+	VADDPS        (CX), X21, X21
+
+first246:
+	VMOVUPS X21, (CX)
+	ADDQ    $0x00000010, AX
+	LEAQ    (R10)(BX*4), CX
+	MOVQ    R11, DX
+	DECQ    R9
+	JNZ     group238
 	VZEROUPPER
 	RET
 
-// func tile6AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int)
+// func tile6AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
 // Requires: AVX, AVX512F, AVX512VL
-TEXT ·tile6AVX512(SB), NOSPLIT, $0-64
+TEXT ·tile6AVX512(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
 	MOVQ w+16(FP), CX
@@ -4468,7 +5586,7 @@ TEXT ·tile6AVX512(SB), NOSPLIT, $0-64
 	LEAQ (SI)(SI*4), R9
 	MOVQ groups+56(FP), R10
 
-group203:
+group247:
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
@@ -4497,9 +5615,9 @@ group203:
 	MOVQ   DX, R12
 	MOVQ   cols+48(FP), R13
 
-vector204:
+vector248:
 	CMPQ        R13, $0x00000010
-	JL          rest205
+	JL          rest249
 	VMOVUPS     (DX), Z24
 	VMOVUPS     (DX)(SI*1), Z25
 	VMOVUPS     (DX)(SI*2), Z26
@@ -4537,11 +5655,11 @@ vector204:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R13
-	JMP         vector204
+	JMP         vector248
 
-rest205:
+rest249:
 	TESTQ       R13, R13
-	JZ          store206
+	JZ          store250
 	LEAQ        wordMasks<>+0(SB), R14
 	KMOVW       (R14)(R13*2), K1
 	VMOVUPS.Z   (DX), K1, Z24
@@ -4580,9 +5698,10 @@ rest205:
 	VFMADD231PS Z29, Z30, Z23
 	ADDQ        $0x00000040, CX
 
-store206:
+store250:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
+	MOVQ          more+64(FP), R13
 	VEXTRACTF64X4 $0x01, Z0, Y24
 	VADDPS        Y0, Y24, Y24
 	VEXTRACTF64X4 $0x01, Z1, Y25
@@ -4602,6 +5721,11 @@ store206:
 	VADDPS        Y26, Y24, Y24
 	VEXTRACTF32X4 $0x01, Y24, X25
 	VADDPS        X24, X25, X25
+	TESTQ         R13, R13
+	JZ            first251
+	VADDPS        (CX), X25, X25
+
+first251:
 	VMOVUPS       X25, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y24
@@ -4623,6 +5747,11 @@ store206:
 	VADDPS        Y26, Y24, Y24
 	VEXTRACTF32X4 $0x01, Y24, X25
 	VADDPS        X24, X25, X25
+	TESTQ         R13, R13
+	JZ            first252
+	VADDPS        (CX), X25, X25
+
+first252:
 	VMOVUPS       X25, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z8, Y24
@@ -4644,6 +5773,11 @@ store206:
 	VADDPS        Y26, Y24, Y24
 	VEXTRACTF32X4 $0x01, Y24, X25
 	VADDPS        X24, X25, X25
+	TESTQ         R13, R13
+	JZ            first253
+	VADDPS        (CX), X25, X25
+
+first253:
 	VMOVUPS       X25, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z12, Y24
@@ -4665,6 +5799,11 @@ store206:
 	VADDPS        Y26, Y24, Y24
 	VEXTRACTF32X4 $0x01, Y24, X25
 	VADDPS        X24, X25, X25
+	TESTQ         R13, R13
+	JZ            first254
+	VADDPS        (CX), X25, X25
+
+first254:
 	VMOVUPS       X25, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z16, Y24
@@ -4686,6 +5825,11 @@ store206:
 	VADDPS        Y26, Y24, Y24
 	VEXTRACTF32X4 $0x01, Y24, X25
 	VADDPS        X24, X25, X25
+	TESTQ         R13, R13
+	JZ            first255
+	VADDPS        (CX), X25, X25
+
+first255:
 	VMOVUPS       X25, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z20, Y24
@@ -4707,12 +5851,17 @@ store206:
 	VADDPS        Y26, Y24, Y24
 	VEXTRACTF32X4 $0x01, Y24, X25
 	VADDPS        X24, X25, X25
-	VMOVUPS       X25, (CX)
-	ADDQ          $0x00000010, AX
-	LEAQ          (R11)(BX*4), CX
-	MOVQ          R12, DX
-	DECQ          R10
-	JNZ           group203
+	TESTQ         R13, R13
+	JZ            first256
+	VADDPS        (CX), X25, X25
+
+first256:
+	VMOVUPS X25, (CX)
+	ADDQ    $0x00000010, AX
+	LEAQ    (R11)(BX*4), CX
+	MOVQ    R12, DX
+	DECQ    R10
+	JNZ     group247
 	VZEROUPPER
 	RET
 
@@ -4726,9 +5875,9 @@ TEXT ·accumulateF32AVX512(SB), NOSPLIT, $0-40
 	MOVQ DX, BX
 	SHLQ $0x02, BX
 
-strip207:
+strip257:
 	CMPQ    DX, $0x00000080
-	JL      narrower208
+	JL      narrower258
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -4741,10 +5890,10 @@ strip207:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row209:
+row259:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next210
+	JZ           next260
 	VBROADCASTSS (SI), Z8
 	VMOVUPS      (R8), Z9
 	VFMADD231PS  Z9, Z8, Z0
@@ -4763,11 +5912,11 @@ row209:
 	VMOVUPS      448(R8), Z9
 	VFMADD231PS  Z9, Z8, Z7
 
-next210:
+next260:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row209
+	JNZ     row259
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -4779,12 +5928,12 @@ next210:
 	ADDQ    $0x00000200, AX
 	ADDQ    $0x00000200, CX
 	SUBQ    $0x00000080, DX
-	JMP     strip207
+	JMP     strip257
 
-narrower208:
-strip211:
+narrower258:
+strip261:
 	CMPQ    DX, $0x00000040
-	JL      narrower212
+	JL      narrower262
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -4793,10 +5942,10 @@ strip211:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row213:
+row263:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next214
+	JZ           next264
 	VBROADCASTSS (SI), Z4
 	VMOVUPS      (R8), Z5
 	VFMADD231PS  Z5, Z4, Z0
@@ -4807,11 +5956,11 @@ row213:
 	VMOVUPS      192(R8), Z5
 	VFMADD231PS  Z5, Z4, Z3
 
-next214:
+next264:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row213
+	JNZ     row263
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -4819,93 +5968,93 @@ next214:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip211
+	JMP     strip261
 
-narrower212:
-strip215:
+narrower262:
+strip265:
 	CMPQ    DX, $0x00000020
-	JL      narrower216
+	JL      narrower266
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row217:
+row267:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next218
+	JZ           next268
 	VBROADCASTSS (SI), Z2
 	VMOVUPS      (R8), Z3
 	VFMADD231PS  Z3, Z2, Z0
 	VMOVUPS      64(R8), Z3
 	VFMADD231PS  Z3, Z2, Z1
 
-next218:
+next268:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row217
+	JNZ     row267
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip215
+	JMP     strip265
 
-narrower216:
-strip219:
+narrower266:
+strip269:
 	CMPQ    DX, $0x00000010
-	JL      narrower220
+	JL      narrower270
 	VMOVUPS (AX), Z0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row221:
+row271:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next222
+	JZ           next272
 	VBROADCASTSS (SI), Z1
 	VMOVUPS      (R8), Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next222:
+next272:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row221
+	JNZ     row271
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip219
+	JMP     strip269
 
-narrower220:
+narrower270:
 	TESTQ     DX, DX
-	JZ        done223
+	JZ        done273
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
 	MOVQ      p+8(FP), DX
 	MOVQ      count+32(FP), SI
 
-row224:
+row274:
 	MOVL         (DX), DI
 	ADDL         DI, DI
-	JZ           next225
+	JZ           next275
 	VBROADCASTSS (DX), Z1
 	VMOVUPS.Z    (CX), K1, Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next225:
+next275:
 	ADDQ    $0x00000004, DX
 	ADDQ    BX, CX
 	DECQ    SI
-	JNZ     row224
+	JNZ     row274
 	VMOVUPS Z0, K1, (AX)
 
-done223:
+done273:
 	VZEROUPPER
 	RET
 
@@ -4919,9 +6068,9 @@ TEXT ·accumulateF16AVX512(SB), NOSPLIT, $0-40
 	MOVQ DX, BX
 	SHLQ $0x01, BX
 
-strip226:
+strip276:
 	CMPQ    DX, $0x00000080
-	JL      narrower227
+	JL      narrower277
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -4934,10 +6083,10 @@ strip226:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row228:
+row278:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next229
+	JZ           next279
 	VBROADCASTSS (SI), Z8
 	VCVTPH2PS    (R8), Z9
 	VFMADD231PS  Z9, Z8, Z0
@@ -4956,11 +6105,11 @@ row228:
 	VCVTPH2PS    224(R8), Z9
 	VFMADD231PS  Z9, Z8, Z7
 
-next229:
+next279:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row228
+	JNZ     row278
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -4972,12 +6121,12 @@ next229:
 	ADDQ    $0x00000200, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000080, DX
-	JMP     strip226
+	JMP     strip276
 
-narrower227:
-strip230:
+narrower277:
+strip280:
 	CMPQ    DX, $0x00000040
-	JL      narrower231
+	JL      narrower281
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -4986,10 +6135,10 @@ strip230:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row232:
+row282:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next233
+	JZ           next283
 	VBROADCASTSS (SI), Z4
 	VCVTPH2PS    (R8), Z5
 	VFMADD231PS  Z5, Z4, Z0
@@ -5000,11 +6149,11 @@ row232:
 	VCVTPH2PS    96(R8), Z5
 	VFMADD231PS  Z5, Z4, Z3
 
-next233:
+next283:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row232
+	JNZ     row282
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -5012,94 +6161,94 @@ next233:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip230
+	JMP     strip280
 
-narrower231:
-strip234:
+narrower281:
+strip284:
 	CMPQ    DX, $0x00000020
-	JL      narrower235
+	JL      narrower285
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row236:
+row286:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next237
+	JZ           next287
 	VBROADCASTSS (SI), Z2
 	VCVTPH2PS    (R8), Z3
 	VFMADD231PS  Z3, Z2, Z0
 	VCVTPH2PS    32(R8), Z3
 	VFMADD231PS  Z3, Z2, Z1
 
-next237:
+next287:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row236
+	JNZ     row286
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip234
+	JMP     strip284
 
-narrower235:
-strip238:
+narrower285:
+strip288:
 	CMPQ    DX, $0x00000010
-	JL      narrower239
+	JL      narrower289
 	VMOVUPS (AX), Z0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row240:
+row290:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next241
+	JZ           next291
 	VBROADCASTSS (SI), Z1
 	VCVTPH2PS    (R8), Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next241:
+next291:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row240
+	JNZ     row290
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip238
+	JMP     strip288
 
-narrower239:
+narrower289:
 	TESTQ     DX, DX
-	JZ        done242
+	JZ        done292
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
 	MOVQ      p+8(FP), DX
 	MOVQ      count+32(FP), SI
 
-row243:
+row293:
 	MOVL         (DX), DI
 	ADDL         DI, DI
-	JZ           next244
+	JZ           next294
 	VBROADCASTSS (DX), Z1
 	VMOVDQU16.Z  (CX), K1, Y2
 	VCVTPH2PS    Y2, Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next244:
+next294:
 	ADDQ    $0x00000004, DX
 	ADDQ    BX, CX
 	DECQ    SI
-	JNZ     row243
+	JNZ     row293
 	VMOVUPS Z0, K1, (AX)
 
-done242:
+done292:
 	VZEROUPPER
 	RET
 
@@ -5113,9 +6262,9 @@ TEXT ·axpyAVX512(SB), NOSPLIT, $0-32
 	MOVQ         x+8(FP), CX
 	MOVQ         n+24(FP), DX
 
-loop245:
+loop295:
 	CMPQ        DX, $0x00000010
-	JL          rest246
+	JL          rest296
 	VMOVUPS     (AX), Z1
 	VMOVUPS     (CX), Z2
 	VFMADD231PS Z2, Z0, Z1
@@ -5123,11 +6272,11 @@ loop245:
 	ADDQ        $0x00000040, AX
 	ADDQ        $0x00000040, CX
 	SUBQ        $0x00000010, DX
-	JMP         loop245
+	JMP         loop295
 
-rest246:
+rest296:
 	TESTQ       DX, DX
-	JZ          done247
+	JZ          done297
 	LEAQ        wordMasks<>+0(SB), BX
 	KMOVW       (BX)(DX*2), K1
 	VMOVUPS.Z   (AX), K1, Z1
@@ -5135,7 +6284,7 @@ rest246:
 	VFMADD231PS Z2, Z0, Z1
 	VMOVUPS     Z1, K1, (AX)
 
-done247:
+done297:
 	VZEROUPPER
 	RET
 
@@ -5147,9 +6296,9 @@ TEXT ·addAVX512(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop248:
+loop298:
 	CMPQ    DX, $0x00000010
-	JL      rest249
+	JL      rest299
 	VMOVUPS (AX), Z0
 	VMOVUPS (CX), Z1
 	VADDPS  Z1, Z0, Z0
@@ -5157,11 +6306,11 @@ loop248:
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     loop248
+	JMP     loop298
 
-rest249:
+rest299:
 	TESTQ     DX, DX
-	JZ        done250
+	JZ        done300
 	LEAQ      wordMasks<>+0(SB), BX
 	KMOVW     (BX)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
@@ -5169,7 +6318,7 @@ rest249:
 	VADDPS    Z1, Z0, Z0
 	VMOVUPS   Z0, K1, (AX)
 
-done250:
+done300:
 	VZEROUPPER
 	RET
 
@@ -5181,9 +6330,9 @@ TEXT ·mulAVX512(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop251:
+loop301:
 	CMPQ    DX, $0x00000010
-	JL      rest252
+	JL      rest302
 	VMOVUPS (AX), Z0
 	VMOVUPS (CX), Z1
 	VMULPS  Z1, Z0, Z0
@@ -5191,11 +6340,11 @@ loop251:
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     loop251
+	JMP     loop301
 
-rest252:
+rest302:
 	TESTQ     DX, DX
-	JZ        done253
+	JZ        done303
 	LEAQ      wordMasks<>+0(SB), BX
 	KMOVW     (BX)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
@@ -5203,7 +6352,7 @@ rest252:
 	VMULPS    Z1, Z0, Z0
 	VMOVUPS   Z0, K1, (AX)
 
-done253:
+done303:
 	VZEROUPPER
 	RET
 
@@ -5216,26 +6365,26 @@ TEXT ·scaleAVX512(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop254:
+loop304:
 	CMPQ    CX, $0x00000010
-	JL      rest255
+	JL      rest305
 	VMOVUPS (AX), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop254
+	JMP     loop304
 
-rest255:
+rest305:
 	TESTQ     CX, CX
-	JZ        done256
+	JZ        done306
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z1
 	VMULPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done256:
+done306:
 	VZEROUPPER
 	RET
 
@@ -5250,9 +6399,9 @@ TEXT ·scaleMulAVX512(SB), NOSPLIT, $0-40
 	MOVQ         w+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop257:
+loop307:
 	CMPQ    BX, $0x00000010
-	JL      rest258
+	JL      rest308
 	VMOVUPS (CX), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS (DX), Z2
@@ -5262,11 +6411,11 @@ loop257:
 	ADDQ    $0x00000040, CX
 	ADDQ    $0x00000040, DX
 	SUBQ    $0x00000010, BX
-	JMP     loop257
+	JMP     loop307
 
-rest258:
+rest308:
 	TESTQ     BX, BX
-	JZ        done259
+	JZ        done309
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(BX*2), K1
 	VMOVUPS.Z (CX), K1, Z1
@@ -5275,7 +6424,7 @@ rest258:
 	VMULPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done259:
+done309:
 	VZEROUPPER
 	RET
 
@@ -5288,26 +6437,26 @@ TEXT ·addConstAVX512(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop260:
+loop310:
 	CMPQ    CX, $0x00000010
-	JL      rest261
+	JL      rest311
 	VMOVUPS (AX), Z1
 	VADDPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop260
+	JMP     loop310
 
-rest261:
+rest311:
 	TESTQ     CX, CX
-	JZ        done262
+	JZ        done312
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z1
 	VADDPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done262:
+done312:
 	VZEROUPPER
 	RET
 
@@ -5320,26 +6469,26 @@ TEXT ·updateLowAVX512(SB), NOSPLIT, $0-24
 	MOVQ         low+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop263:
+loop313:
 	CMPQ    CX, $0x00000010
-	JL      rest264
+	JL      rest314
 	VMOVUPS (AX), Z1
 	VMINPS  Z1, Z0, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop263
+	JMP     loop313
 
-rest264:
+rest314:
 	TESTQ     CX, CX
-	JZ        done265
+	JZ        done315
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z1
 	VMINPS    Z1, Z0, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done265:
+done315:
 	VZEROUPPER
 	RET
 
@@ -5352,25 +6501,25 @@ TEXT ·maximumAVX512(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
 
-loop266:
+loop316:
 	CMPQ    CX, $0x00000010
-	JL      rest267
+	JL      rest317
 	VMOVUPS (AX), Z2
 	VMAXPS  Z1, Z2, Z1
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop266
+	JMP     loop316
 
-rest267:
+rest317:
 	TESTQ     CX, CX
-	JZ        done268
+	JZ        done318
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z2
 	VBLENDMPS Z2, Z0, K1, Z2
 	VMAXPS    Z1, Z2, Z1
 
-done268:
+done318:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VMAXPS        Y1, Y0, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -5398,9 +6547,9 @@ TEXT ·penaliseAVX512(SB), NOSPLIT, $0-44
 	MOVQ         level+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop269:
+loop319:
 	CMPQ      BX, $0x00000010
-	JL        rest270
+	JL        rest320
 	VMOVUPS   (CX), Z4
 	VMOVUPS   (DX), Z5
 	VMINPS    Z4, Z0, Z4
@@ -5422,11 +6571,11 @@ loop269:
 	ADDQ      $0x00000040, CX
 	ADDQ      $0x00000040, DX
 	SUBQ      $0x00000010, BX
-	JMP       loop269
+	JMP       loop319
 
-rest270:
+rest320:
 	TESTQ     BX, BX
-	JZ        done271
+	JZ        done321
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(BX*2), K1
 	VMOVUPS.Z (CX), K1, Z4
@@ -5448,7 +6597,7 @@ rest270:
 	VBLENDMPS Z0, Z2, K2, Z2
 	VMOVUPS   Z2, K1, (AX)
 
-done271:
+done321:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VMAXPS        Y1, Y0, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -5472,9 +6621,9 @@ TEXT ·expSumAVX512(SB), NOSPLIT, $0-28
 	MOVQ         s+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop272:
+loop322:
 	CMPQ         CX, $0x00000010
-	JL           rest273
+	JL           rest323
 	VMOVUPS      (AX), Z3
 	VSUBPS       Z0, Z3, Z3
 	VMOVUPS      expLow<>+0(SB), Z4
@@ -5501,11 +6650,11 @@ loop272:
 	VADDPS       Z7, Z1, Z1
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop272
+	JMP          loop322
 
-rest273:
+rest323:
 	TESTQ        CX, CX
-	JZ           done274
+	JZ           done324
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z3
@@ -5534,7 +6683,7 @@ rest273:
 	VMOVUPS      Z6, K1, (AX)
 	VADDPS       Z6, Z1, Z1
 
-done274:
+done324:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VADDPS        Y1, Y0, Y0
 	VSHUFPS       $0xdd, Y0, Y0, Y1
@@ -5556,9 +6705,9 @@ TEXT ·siluAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop275:
+loop325:
 	CMPQ         CX, $0x00000010
-	JL           rest276
+	JL           rest326
 	VMOVUPS      (AX), Z0
 	VPXORD       signBit<>+0(SB), Z0, Z1
 	VMOVUPS      expLow<>+0(SB), Z2
@@ -5586,11 +6735,11 @@ loop275:
 	VMOVUPS      Z0, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop275
+	JMP          loop325
 
-rest276:
+rest326:
 	TESTQ        CX, CX
-	JZ           done277
+	JZ           done327
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z0
@@ -5619,7 +6768,7 @@ rest276:
 	VDIVPS       Z5, Z0, Z0
 	VMOVUPS      Z0, K1, (AX)
 
-done277:
+done327:
 	VZEROUPPER
 	RET
 
@@ -5630,9 +6779,9 @@ TEXT ·sigmoidAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop278:
+loop328:
 	CMPQ         CX, $0x00000010
-	JL           rest279
+	JL           rest329
 	VMOVUPS      (AX), Z0
 	VPXORD       signBit<>+0(SB), Z0, Z0
 	VMOVUPS      expLow<>+0(SB), Z2
@@ -5661,11 +6810,11 @@ loop278:
 	VMOVUPS      Z0, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop278
+	JMP          loop328
 
-rest279:
+rest329:
 	TESTQ        CX, CX
-	JZ           done280
+	JZ           done330
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z0
@@ -5695,7 +6844,115 @@ rest279:
 	VDIVPS       Z1, Z0, Z0
 	VMOVUPS      Z0, K1, (AX)
 
-done280:
+done330:
+	VZEROUPPER
+	RET
+
+// func geluAVX512(y *float32, n int)
+// Requires: AVX, AVX512F
+TEXT ·geluAVX512(SB), NOSPLIT, $0-16
+	// y *= (1 + erf(y/sqrt(2))) / 2
+	MOVQ y+0(FP), AX
+	MOVQ n+8(FP), CX
+
+loop331:
+	CMPQ         CX, $0x00000010
+	JL           rest332
+	VMOVUPS      (AX), Z0
+	VPANDD       signBit<>+0(SB), Z0, Z1
+	VPXORD       Z1, Z0, Z1
+	VMULPS       Z0, Z0, Z2
+	VMULPS       negHalf<>+0(SB), Z2, Z2
+	VMOVUPS      expLow<>+0(SB), Z3
+	VMAXPS       Z2, Z3, Z3
+	VMOVUPS      expHigh<>+0(SB), Z5
+	VMINPS       Z3, Z5, Z5
+	VMULPS       log2e<>+0(SB), Z5, Z4
+	VRNDSCALEPS  $0x00, Z4, Z4
+	VFNMADD231PS ln2High<>+0(SB), Z4, Z5
+	VFNMADD231PS ln2Low<>+0(SB), Z4, Z5
+	VMOVUPS      expC0<>+0(SB), Z6
+	VFMADD213PS  expC1<>+0(SB), Z5, Z6
+	VFMADD213PS  expC2<>+0(SB), Z5, Z6
+	VFMADD213PS  expC3<>+0(SB), Z5, Z6
+	VFMADD213PS  expC4<>+0(SB), Z5, Z6
+	VFMADD213PS  expC5<>+0(SB), Z5, Z6
+	VMULPS       Z5, Z5, Z3
+	VFMADD213PS  Z5, Z3, Z6
+	VADDPS       one<>+0(SB), Z6, Z6
+	VSCALEFPS    Z4, Z6, Z6
+	VCMPPS       $0x05, expLow<>+0(SB), Z2, K1
+	VMOVAPS.Z    Z6, K1, Z6
+	VMOVUPS      one<>+0(SB), Z2
+	VMOVAPS      Z2, Z3
+	VFMADD231PS  erfScale<>+0(SB), Z1, Z3
+	VDIVPS       Z3, Z2, Z2
+	VMOVUPS      erfC0<>+0(SB), Z3
+	VFMADD213PS  erfC1<>+0(SB), Z2, Z3
+	VFMADD213PS  erfC2<>+0(SB), Z2, Z3
+	VFMADD213PS  erfC3<>+0(SB), Z2, Z3
+	VFMADD213PS  erfC4<>+0(SB), Z2, Z3
+	VMULPS       Z2, Z3, Z3
+	VMULPS       Z6, Z3, Z3
+	VMULPS       half<>+0(SB), Z3, Z3
+	VMULPS       Z1, Z3, Z3
+	VPXORD       Z7, Z7, Z7
+	VMAXPS       Z0, Z7, Z7
+	VSUBPS       Z3, Z7, Z7
+	VMOVUPS      Z7, (AX)
+	ADDQ         $0x00000040, AX
+	SUBQ         $0x00000010, CX
+	JMP          loop331
+
+rest332:
+	TESTQ        CX, CX
+	JZ           done333
+	LEAQ         wordMasks<>+0(SB), DX
+	KMOVW        (DX)(CX*2), K1
+	VMOVUPS.Z    (AX), K1, Z0
+	VPANDD       signBit<>+0(SB), Z0, Z1
+	VPXORD       Z1, Z0, Z1
+	VMULPS       Z0, Z0, Z2
+	VMULPS       negHalf<>+0(SB), Z2, Z2
+	VMOVUPS      expLow<>+0(SB), Z3
+	VMAXPS       Z2, Z3, Z3
+	VMOVUPS      expHigh<>+0(SB), Z5
+	VMINPS       Z3, Z5, Z5
+	VMULPS       log2e<>+0(SB), Z5, Z4
+	VRNDSCALEPS  $0x00, Z4, Z4
+	VFNMADD231PS ln2High<>+0(SB), Z4, Z5
+	VFNMADD231PS ln2Low<>+0(SB), Z4, Z5
+	VMOVUPS      expC0<>+0(SB), Z6
+	VFMADD213PS  expC1<>+0(SB), Z5, Z6
+	VFMADD213PS  expC2<>+0(SB), Z5, Z6
+	VFMADD213PS  expC3<>+0(SB), Z5, Z6
+	VFMADD213PS  expC4<>+0(SB), Z5, Z6
+	VFMADD213PS  expC5<>+0(SB), Z5, Z6
+	VMULPS       Z5, Z5, Z3
+	VFMADD213PS  Z5, Z3, Z6
+	VADDPS       one<>+0(SB), Z6, Z6
+	VSCALEFPS    Z4, Z6, Z6
+	VCMPPS       $0x05, expLow<>+0(SB), Z2, K2
+	VMOVAPS.Z    Z6, K2, Z6
+	VMOVUPS      one<>+0(SB), Z2
+	VMOVAPS      Z2, Z3
+	VFMADD231PS  erfScale<>+0(SB), Z1, Z3
+	VDIVPS       Z3, Z2, Z2
+	VMOVUPS      erfC0<>+0(SB), Z3
+	VFMADD213PS  erfC1<>+0(SB), Z2, Z3
+	VFMADD213PS  erfC2<>+0(SB), Z2, Z3
+	VFMADD213PS  erfC3<>+0(SB), Z2, Z3
+	VFMADD213PS  erfC4<>+0(SB), Z2, Z3
+	VMULPS       Z2, Z3, Z3
+	VMULPS       Z6, Z3, Z3
+	VMULPS       half<>+0(SB), Z3, Z3
+	VMULPS       Z1, Z3, Z3
+	VPXORD       Z8, Z8, Z8
+	VMAXPS       Z0, Z8, Z8
+	VSUBPS       Z3, Z8, Z8
+	VMOVUPS      Z8, K1, (AX)
+
+done333:
 	VZEROUPPER
 	RET
 
@@ -5706,9 +6963,9 @@ TEXT ·geluTanhAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop281:
+loop334:
 	CMPQ         CX, $0x00000010
-	JL           rest282
+	JL           rest335
 	VMOVUPS      (AX), Z0
 	VMULPS       Z0, Z0, Z1
 	VMULPS       geluB<>+0(SB), Z1, Z1
@@ -5739,11 +6996,11 @@ loop281:
 	VMOVUPS      Z0, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop281
+	JMP          loop334
 
-rest282:
+rest335:
 	TESTQ        CX, CX
-	JZ           done283
+	JZ           done336
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z0
@@ -5775,7 +7032,7 @@ rest282:
 	VDIVPS       Z5, Z0, Z0
 	VMOVUPS      Z0, K1, (AX)
 
-done283:
+done336:
 	VZEROUPPER
 	RET
 
@@ -5786,20 +7043,20 @@ TEXT ·reluAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop284:
+loop337:
 	CMPQ    CX, $0x00000010
-	JL      rest285
+	JL      rest338
 	VMOVUPS (AX), Z0
 	VPXORD  Z1, Z1, Z1
 	VMAXPS  Z0, Z1, Z0
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop284
+	JMP     loop337
 
-rest285:
+rest338:
 	TESTQ     CX, CX
-	JZ        done286
+	JZ        done339
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
@@ -5807,7 +7064,7 @@ rest285:
 	VMAXPS    Z0, Z2, Z0
 	VMOVUPS   Z0, K1, (AX)
 
-done286:
+done339:
 	VZEROUPPER
 	RET
 
@@ -5818,9 +7075,9 @@ TEXT ·tanhAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop287:
+loop340:
 	CMPQ         CX, $0x00000010
-	JL           rest288
+	JL           rest341
 	VMOVUPS      (AX), Z0
 	VPANDD       signBit<>+0(SB), Z0, Z2
 	VPXORD       Z2, Z0, Z1
@@ -5864,11 +7121,11 @@ loop287:
 	VMOVUPS      Z3, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop287
+	JMP          loop340
 
-rest288:
+rest341:
 	TESTQ        CX, CX
-	JZ           done289
+	JZ           done342
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z0
@@ -5913,6 +7170,6 @@ rest288:
 	VBLENDMPS    Z4, Z3, K2, Z3
 	VMOVUPS      Z3, K1, (AX)
 
-done289:
+done342:
 	VZEROUPPER
 	RET

@@ -85,10 +85,12 @@ func MatMul(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, s *
 // in tiles.
 const FewVectors = 3
 
-// decodeRow widens row r of a matrix that passed Check.
-func decodeRow(dst []float32, w Matrix, r int) {
-	row := w.RowBytes()
-	if err := quant.Decode(dst, w.Type, w.Data[r*row:(r+1)*row]); err != nil {
+// decodeRow widens len(dst) elements of row r, from column c on, of a matrix
+// that passed Check. dst and c are whole blocks.
+func decodeRow(dst []float32, w Matrix, r, c int) {
+	length, bytes := w.Type.BlockLen(), w.Type.BlockBytes()
+	at := r*w.RowBytes() + c/length*bytes
+	if err := quant.Decode(dst, w.Type, w.Data[at:at+len(dst)/length*bytes]); err != nil {
 		panic(err) // Check has not been called
 	}
 }
@@ -96,7 +98,7 @@ func decodeRow(dst []float32, w Matrix, r int) {
 func matMulGo(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, s *Scratch) {
 	row := s.floats(w.Cols)
 	for r := r0; r < r1; r++ {
-		decodeRow(row, w, r)
+		decodeRow(row, w, r, 0)
 		for t := range n {
 			y[t*ldy+r] = dotGo(row, x[t*ldx:t*ldx+w.Cols])
 		}

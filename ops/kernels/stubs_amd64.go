@@ -15,13 +15,19 @@ func gemvBF16AVX2(y *float32, w *byte, stride int, x *float32, cols int, rows in
 func gemvQ8AVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
 
 //go:noescape
-func tile1AVX2(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int)
+func gemvQ4AVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
 
 //go:noescape
-func tile2AVX2(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int)
+func gemvQ41AVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
 
 //go:noescape
-func tile3AVX2(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int)
+func tile1AVX2(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
+
+//go:noescape
+func tile2AVX2(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
+
+//go:noescape
+func tile3AVX2(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
 
 //go:noescape
 func accumulateF32AVX2(y *float32, p *float32, v *byte, n int, count int)
@@ -66,6 +72,9 @@ func siluAVX2(y *float32, n int)
 func sigmoidAVX2(y *float32, n int)
 
 //go:noescape
+func geluAVX2(y *float32, n int)
+
+//go:noescape
 func geluTanhAVX2(y *float32, n int)
 
 //go:noescape
@@ -87,22 +96,28 @@ func gemvBF16AVX512(y *float32, w *byte, stride int, x *float32, cols int, rows 
 func gemvQ8AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
 
 //go:noescape
-func tile1AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int)
+func gemvQ4AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
 
 //go:noescape
-func tile2AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int)
+func gemvQ41AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
 
 //go:noescape
-func tile3AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int)
+func tile1AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
 
 //go:noescape
-func tile4AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int)
+func tile2AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
 
 //go:noescape
-func tile5AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int)
+func tile3AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
 
 //go:noescape
-func tile6AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int)
+func tile4AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
+
+//go:noescape
+func tile5AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
+
+//go:noescape
+func tile6AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
 
 //go:noescape
 func accumulateF32AVX512(y *float32, p *float32, v *byte, n int, count int)
@@ -145,6 +160,9 @@ func siluAVX512(y *float32, n int)
 
 //go:noescape
 func sigmoidAVX512(y *float32, n int)
+
+//go:noescape
+func geluAVX512(y *float32, n int)
 
 //go:noescape
 func geluTanhAVX512(y *float32, n int)

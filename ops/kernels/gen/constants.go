@@ -40,6 +40,14 @@ var numbers = map[string]float32{
 	"tanhC2":    -5.37397155531e-2,
 	"tanhC3":    1.33314422036e-1,
 	"tanhC4":    -3.33332819422e-1,
+	"half":      0.5,
+	"negHalf":   -0.5,
+	"erfScale":  0.3275911 * math.Sqrt2 / 2,
+	"erfC0":     1.061405429,
+	"erfC1":     -1.453152027,
+	"erfC2":     1.421413741,
+	"erfC3":     -0.284496736,
+	"erfC4":     0.254829592,
 	"largest":   math.MaxFloat32,
 }
 

@@ -155,6 +155,7 @@ func (v isa) elementwise() {
 		VDIVPS(e, x, x)
 		return x
 	})
+	v.activation("gelu", "y *= (1 + erf(y/sqrt(2))) / 2", v.gelu)
 	v.activation("geluTanh", "y /= 1 + exp(y*(A + B*y*y))", func(x VecVirtual) VecVirtual {
 		u := v.reg()
 		VMULPS(x, x, u)
@@ -284,16 +285,50 @@ func (v isa) exp(x VecVirtual) VecVirtual {
 	return p
 }
 
-// tanh returns tanh(x); see tanhGo for the method.
-func (v isa) tanh(x VecVirtual) VecVirtual {
-	a, sign := v.reg(), v.reg()
+// split returns the magnitude and the sign bit of x.
+func (v isa) split(x VecVirtual) (magnitude, sign VecVirtual) {
+	magnitude, sign = v.reg(), v.reg()
 	if v.wide {
 		VPANDD(constants["signBit"], x, sign)
-		VPXORD(sign, x, a)
+		VPXORD(sign, x, magnitude)
 	} else {
 		VANDPS(constants["signBit"], x, sign)
-		VXORPS(sign, x, a)
+		VXORPS(sign, x, magnitude)
 	}
+	return magnitude, sign
+}
+
+// gelu returns x times the normal distribution's integral up to x. For t =
+// |x|/sqrt(2), erfc(t) = exp(-t^2) times a polynomial in 1/(1+0.3275911 t)
+// (Abramowitz and Stegun, 7.1.26, error 1.5e-7); then the result is |x|
+// erfc(t)/2 below zero and x less that above.
+func (v isa) gelu(x VecVirtual) VecVirtual {
+	a, _ := v.split(x)
+	e, k, p := v.reg(), v.reg(), v.reg()
+	VMULPS(x, x, e)
+	VMULPS(constants["negHalf"], e, e)
+	e = v.exp(e)
+	VMOVUPS(constants["one"], k)
+	VMOVAPS(k, p)
+	VFMADD231PS(constants["erfScale"], a, p)
+	VDIVPS(p, k, k)
+	VMOVUPS(constants["erfC0"], p)
+	for _, c := range []string{"erfC1", "erfC2", "erfC3", "erfC4"} {
+		VFMADD213PS(constants[c], k, p)
+	}
+	VMULPS(k, p, p)
+	VMULPS(e, p, p)
+	VMULPS(constants["half"], p, p)
+	VMULPS(a, p, p) // |x| erfc(t) / 2
+	r := v.zero()
+	VMAXPS(x, r, r) // keeps a NaN
+	VSUBPS(p, r, r)
+	return r
+}
+
+// tanh returns tanh(x); see tanhGo for the method.
+func (v isa) tanh(x VecVirtual) VecVirtual {
+	a, sign := v.split(x)
 	e := v.reg()
 	VADDPS(a, a, e)
 	e = v.exp(e)

@@ -236,6 +236,26 @@ func (v isa) upperHalf(y VecVirtual) VecVirtual {
 	return x
 }
 
+// words returns a register with the same word in every lane.
+func (v isa) words(w uint32) VecVirtual {
+	g, r := GP32(), v.reg()
+	MOVL(U32(w), g)
+	VMOVD(g, r.AsX())
+	VPBROADCASTD(r.AsX(), r)
+	return r
+}
+
+// and returns the bits that two registers share.
+func (v isa) and(a, b VecVirtual) VecVirtual {
+	r := v.reg()
+	if v.wide {
+		VPANDD(a, b, r)
+	} else {
+		VPAND(a, b, r)
+	}
+	return r
+}
+
 // bytesOf turns a count of elements into bytes, in place.
 func bytesOf(t element, count Register) {
 	SHLQ(U8(math.Ilogb(float64(t.bytes))), count)

@@ -34,7 +34,9 @@ func main() {
 			for _, t := range []element{f32, f16, bf16} {
 				v.gemv(t)
 			}
-			v.gemvQ8()
+			for _, t := range []blockType{q8, q4, q41} {
+				v.gemvBlocks(t)
+			}
 			for tokens := 1; tokens <= v.tileTokens; tokens++ {
 				v.tile(tokens)
 			}

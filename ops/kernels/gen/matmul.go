@@ -135,13 +135,47 @@ func forRows(rows Register, block func(n int)) {
 	Label(done)
 }
 
-// gemvQ8 is gemv for Q8_0: blocks of a binary16 scale and 32 signed bytes. The
-// products of a block are summed before the scale multiplies them.
-func (v isa) gemvQ8() {
-	v.text("gemvQ8", "(y *float32, w *byte, stride int, x *float32, blocks, rows int, ahead int)")
+// blockType is a type of blocks of 32 elements that gemvBlocks reads in place.
+type blockType struct {
+	name   string
+	bytes  int  // of a block
+	at     int  // where the integers lie, behind the binary16 numbers
+	nibble bool // four bits an integer, low halves first
+	bias   int  // subtracted from the integers
+	offset bool // a second binary16 number is added to every element
+}
+
+var (
+	q8  = blockType{name: "Q8", bytes: 34, at: 2}
+	q4  = blockType{name: "Q4", bytes: 18, at: 2, nibble: true, bias: 8}
+	q41 = blockType{name: "Q41", bytes: 20, at: 4, nibble: true, offset: true}
+)
+
+// gemvBlocks is gemv for block types. The products of a block are summed before
+// the scale multiplies them; the offset multiplies the sum of the vector.
+func (v isa) gemvBlocks(t blockType) {
+	v.text("gemv"+t.name, "(y *float32, w *byte, stride int, x *float32, blocks, rows int, ahead int)")
 	Comment("y[r] = sum over blocks of scale * sum of w[r,c]*x[c]")
 	y, w, x := Load(Param("y"), GP64()), Load(Param("w"), GP64()), Load(Param("x"), GP64())
 	rows, ahead, blocks := Load(Param("rows"), GP64()), Load(Param("ahead"), GP64()), Load(Param("blocks"), GP64())
+	var low, bias VecVirtual
+	if t.nibble {
+		low = v.words(15)
+	}
+	if t.bias != 0 {
+		bias = v.words(uint32(t.bias))
+	}
+	// half widens the binary16 number at m into every lane.
+	half := func(m Mem) VecVirtual {
+		d := v.reg()
+		narrow := d.AsX()
+		if v.wide {
+			narrow = d.AsY()
+		}
+		VPBROADCASTW(m, narrow)
+		VCVTPH2PS(narrow, d)
+		return d
+	}
 	block := func(n int) {
 		row := make([]Register, n)
 		stride := Load(Param("stride"), GP64())
@@ -162,31 +196,48 @@ func (v isa) gemvQ8() {
 		MOVQ(blocks, left)
 		loop := label("block")
 		Label(loop)
+		xAt := func(k int) Mem { return Mem{Base: at, Disp: 4 * k} }
+		var total VecVirtual
+		if t.offset {
+			total = v.load(f32, xAt(0), nil)
+			for k := v.lanes; k < 32; k += v.lanes {
+				VADDPS(xAt(k), total, total)
+			}
+		}
 		for i := range row {
 			if n > 1 {
 				PREFETCHT0(Mem{Base: row[i], Index: ahead, Scale: 1})
 			}
 			inner := v.reg()
+			var packed [2]VecVirtual // nibbles, one byte in every double word
 			for k := 0; k < 32; k += v.lanes {
 				q := v.reg()
-				VPMOVSXBD(Mem{Base: row[i], Disp: 2 + k}, q)
+				from := Mem{Base: row[i], Disp: t.at + k}
+				switch {
+				case !t.nibble:
+					VPMOVSXBD(from, q)
+				case k < 16:
+					VPMOVZXBD(from, q)
+					packed[k/v.lanes] = q
+					q = v.and(q, low)
+				default:
+					VPSRLD(U8(4), packed[(k-16)/v.lanes], q)
+				}
+				if t.bias != 0 {
+					VPSUBD(bias, q, q)
+				}
 				VCVTDQ2PS(q, q)
 				if k == 0 {
-					VMULPS(Mem{Base: at}, q, inner)
+					VMULPS(xAt(k), q, inner)
 				} else {
-					VFMADD231PS(Mem{Base: at, Disp: 4 * k}, q, inner)
+					VFMADD231PS(xAt(k), q, inner)
 				}
 			}
-			d := v.reg()
-			if v.wide {
-				VPBROADCASTW(Mem{Base: row[i]}, d.AsY())
-				VCVTPH2PS(d.AsY(), d)
-			} else {
-				VPBROADCASTW(Mem{Base: row[i]}, d.AsX())
-				VCVTPH2PS(d.AsX(), d)
+			VFMADD231PS(half(Mem{Base: row[i]}), inner, sums[i])
+			if t.offset {
+				VFMADD231PS(half(Mem{Base: row[i], Disp: 2}), total, sums[i])
 			}
-			VFMADD231PS(d, inner, sums[i])
-			ADDQ(U32(34), row[i])
+			ADDQ(U32(t.bytes), row[i])
 		}
 		ADDQ(U32(32*4), at)
 		DECQ(left)
@@ -202,10 +253,10 @@ func (v isa) gemvQ8() {
 //
 //	y[t*ldy+4*g+i] = sum over c of w[(4*g+i)*ldw+c] * x[t*ldx+c]
 //
-// w is padded with zeros to a whole number of registers; x is not. ldw, ldx and
+// or, with more not 0, += instead. w is padded with zeros to a whole number of registers; x is not. ldw, ldx and
 // ldy are in bytes.
 func (v isa) tile(tokens int) {
-	v.text(fmt.Sprintf("tile%d", tokens), "(y *float32, ldy int, w *float32, ldw int, x *float32, ldx, cols, groups int)")
+	v.text(fmt.Sprintf("tile%d", tokens), "(y *float32, ldy int, w *float32, ldw int, x *float32, ldx, cols, groups, more int)")
 	Comment("Four rows times a few vectors.")
 	y, w, x := Load(Param("y"), GP64()), Load(Param("w"), GP64()), Load(Param("x"), GP64())
 	ldw, ldx := Load(Param("ldw"), GP64()), Load(Param("ldx"), GP64())
@@ -266,11 +317,18 @@ func (v isa) tile(tokens int) {
 	JZ(LabelRef(done))
 	multiply(loadX(v.newTail(cols)))
 	Label(done)
-	out, ldy := GP64(), GP64()
+	out, ldy, more := GP64(), GP64(), GP64()
 	MOVQ(y, out)
 	Load(Param("ldy"), ldy)
+	Load(Param("more"), more)
 	for t := range sums {
-		VMOVUPS(v.sum4(sums[t][:]), Mem{Base: out})
+		sum := v.sum4(sums[t][:])
+		first := label("first")
+		TESTQ(more, more)
+		JZ(LabelRef(first))
+		VADDPS(Mem{Base: out}, sum, sum)
+		Label(first)
+		VMOVUPS(sum, Mem{Base: out})
 		if t < tokens-1 {
 			ADDQ(ldy, out)
 		}

@@ -100,15 +100,6 @@ func (v isa) sixteens(dstBytes, srcBytes int, body func(dst, src Register)) {
 	end()
 }
 
-// words returns a register with the same word in every lane.
-func (v isa) words(w uint32) VecVirtual {
-	g, r := GP32(), v.reg()
-	MOVL(U32(w), g)
-	VMOVD(g, r.AsX())
-	VPBROADCASTD(r.AsX(), r)
-	return r
-}
-
 // encodeQ8 emits the quantiser of Q8_0; see encodeQ8_0Go.
 func (v isa) encodeQ8() {
 	v.text("encodeQ8", "(dst *byte, src *float32, blocks int)")
