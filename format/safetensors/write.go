@@ -1,6 +1,7 @@
 package safetensors
 
 import (
+	"bufio"
 	"cmp"
 	"encoding/binary"
 	"fmt"
@@ -10,9 +11,12 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"github.com/firstpassage/fpa/format/internal/atomicfile"
+	"github.com/firstpassage/fpa/format/atomicfile"
 	"github.com/firstpassage/fpa/format/internal/strictjson"
 )
+
+// bufferBytes is the size of the buffer of WriteFile.
+const bufferBytes = 1 << 20
 
 // Write writes a file of the given tensors to w; their Offset is not used.
 // metadata may be nil.
@@ -49,7 +53,19 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 // WriteFile is Write to a file, which appears under its name only once it is
 // complete and on disk; a file of that name is replaced.
 func WriteFile(path string, tensors []Tensor, metadata map[string]string) error {
-	return atomicfile.Write(path, func(w io.Writer) error { return Write(w, tensors, metadata) })
+	f, err := atomicfile.CreateAtomic(path, true)
+	if err != nil {
+		return err
+	}
+	defer f.Abort()
+	w := bufio.NewWriterSize(f, bufferBytes) // small tensors are many
+	if err := Write(w, tensors, metadata); err != nil {
+		return err
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return f.Commit()
 }
 
 // encodeHeader is the length and the header of a file of the tensors, which
