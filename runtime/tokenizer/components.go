@@ -51,7 +51,9 @@ func parseNormalizer(raw json.RawMessage, where string, depth int) (normalizer, 
 		var content string
 		o.must("content", &content)
 		fixed, regex := o.patternField("pattern")
-		if regex != "" {
+		if regex == " {2,}" && content == " " {
+			n = squeezeBlanks{}
+		} else if regex != "" {
 			n = replaceRegex{o.compile("pattern", regex), content}
 		} else {
 			n = replaceLiteral{fixed, content}

@@ -12,7 +12,7 @@ type definition struct {
 	modelSize int    // tokens of the model, without added ones
 	added     []addedToken
 	bpe       bpeConfig
-	scores    []float64 // Unigram
+	scores    []float64 // Unigram, and BPE of SentencePiece
 	prefix    string    // WordPiece
 }
 
@@ -106,6 +106,7 @@ func (t *Tokenizer) setBPE(c bpeConfig, where string) error {
 	}
 	t.model = m
 	t.roles.unk = m.unk
+	c.raw = m.raw
 	t.definition.bpe = c
 	return nil
 }

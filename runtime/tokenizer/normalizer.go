@@ -98,6 +98,16 @@ func (n replaceLiteral) normalize(p piece) (piece, error) {
 	return p, nil
 }
 
+// squeezeBlanks makes one blank of several.
+type squeezeBlanks struct{}
+
+func (squeezeBlanks) normalize(p piece) (piece, error) {
+	for strings.Contains(p.text, "  ") {
+		p.text = strings.ReplaceAll(p.text, "  ", " ")
+	}
+	return p, nil
+}
+
 // byteLevelForm writes bytes as characters of the GPT-2 alphabet.
 type byteLevelForm struct{}
 
