@@ -54,7 +54,7 @@ func Read(r io.ReaderAt, size int64, lim format.Limits) (*File, error) {
 		end:  min(size, lim.HeaderBytes),
 		lim:  lim,
 	}
-	d.r = bufio.NewReaderSize(io.NewSectionReader(r, 0, d.end), 1<<16)
+	d.r = bufio.NewReaderSize(io.NewSectionReader(r, 0, d.end), int(min(d.end, 1<<16)))
 	f, err := d.file()
 	if err != nil {
 		return nil, err
@@ -72,6 +72,7 @@ type decoder struct {
 	lim        format.Limits
 	dataOffset int64
 	scratch    [8]byte
+	text       []byte // the last string read, to be used again
 }
 
 // errorAt is a FormatError at a byte offset.
@@ -136,7 +137,7 @@ func (d *decoder) uint64(where, what string) (uint64, error) {
 // string reads a length and so many bytes, at most limit.
 func (d *decoder) string(limit int64, where, what string) (string, error) {
 	start := d.pos
-	n, err := d.uint64(where, "the length of "+what)
+	n, err := d.uint64(where, what)
 	if err != nil {
 		return "", err
 	}
@@ -149,7 +150,10 @@ func (d *decoder) string(limit int64, where, what string) (string, error) {
 	if err := d.need(n, 1, where, what); err != nil {
 		return "", err
 	}
-	b := make([]byte, n)
+	if uint64(cap(d.text)) < n {
+		d.text = make([]byte, n)
+	}
+	b := d.text[:n]
 	if err := d.bytes(b); err != nil {
 		return "", err
 	}
