@@ -57,6 +57,9 @@ func New(m *model.Model, o Options) (*Engine, error) {
 	return e, nil
 }
 
+// Threads is the number of threads that the engine uses.
+func (e *Engine) Threads() int { return e.pool.size() }
+
 // Close ends the engine's workers.
 func (e *Engine) Close() { e.pool.close() }
 

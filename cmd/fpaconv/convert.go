@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/firstpassage/fpa/cmd/internal/cli"
+	"github.com/firstpassage/fpa/format/atomicfile"
+	"github.com/firstpassage/fpa/runtime/convert"
+	"github.com/firstpassage/fpa/runtime/model"
+)
+
+// convertFlags are the flags of a conversion.
+type convertFlags struct {
+	output, to, typ            string
+	config, tokenizer, report  string
+	verify, noVerify           bool
+	dryRun, force, quiet, json bool
+	atol                       float64
+	threads                    int
+}
+
+func newRoot() *cobra.Command {
+	var f convertFlags
+	c := &cobra.Command{
+		Use:   "fpaconv CHECKPOINT [-o model.gguf]",
+		Short: "Convert a trained checkpoint to a model file",
+		Long: `fpaconv reads a trained checkpoint and writes a GGUF file that holds all a
+program needs to run it: weights, configuration, tokenizer. The checkpoint is a
+folder in Hugging Face layout, a .safetensors file, the index of a sharded
+checkpoint, or a .gguf file of the architecture fpa.
+
+After writing, the checkpoint's own weights and the written file are run on the
+same tokens, and the largest difference of a logit is printed; a file that fails
+the check is not kept (exit code 3). Other exit codes: 1 failed, 2 usage.`,
+		Example: `  fpaconv testmodels/passkey -o passkey.gguf
+  fpaconv checkpoint/model.safetensors --type q8_0 -o model-q8.gguf
+  fpaconv inspect passkey.gguf --tensors`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return runConvert(c.Context(), args[0], &f, c.OutOrStdout(), c.ErrOrStderr())
+		},
+	}
+	fl := c.Flags()
+	fl.StringVarP(&f.output, "output", "o", "", "path of the file to write (default: a name by the GGUF naming convention)")
+	fl.StringVar(&f.to, "to", "", "kind of file to write: gguf (default: by the extension of --output)")
+	fl.StringVar(&f.typ, "type", "f16", "type of the matrices: "+strings.Join(typeNames(), ", ")+"; norms, biases and fields stay f32")
+	fl.StringVar(&f.config, "config", "", "config.json, when it is not beside the checkpoint")
+	fl.StringVar(&f.tokenizer, "tokenizer", "", "tokenizer.json, when it is not beside the checkpoint")
+	fl.BoolVar(&f.verify, "verify", true, "run source and file and compare their logits")
+	fl.BoolVar(&f.noVerify, "no-verify", false, "do not")
+	fl.Float64Var(&f.atol, "atol", 0, "largest difference of a logit that passes (default: by --type, printed)")
+	fl.StringVar(&f.report, "report", "", "write a JSON report to this `file`: hashes, tensors with their errors, verification")
+	fl.BoolVar(&f.dryRun, "dry-run", false, "read and check the checkpoint, write nothing")
+	fl.BoolVar(&f.force, "force", false, "replace an existing file")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing but errors")
+	fl.BoolVar(&f.json, "json", false, "print the report as JSON on stdout")
+	fl.IntVarP(&f.threads, "threads", "t", 0, "threads (default: one a processor)")
+	c.AddCommand(newInspect(), newVerify(), newHash())
+	return c
+}
+
+// typeNames are the types that matrices can be written in, widest first.
+func typeNames() []string { return []string{"f32", "f16", "bf16", "q8_0"} }
+
+func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stderr io.Writer) error {
+	typ, ok := convert.Types[strings.ToLower(f.typ)]
+	if !ok {
+		return cli.Usage("--type %q is not known, expected one of %s", f.typ, strings.Join(typeNames(), ", "))
+	}
+	if math.IsNaN(f.atol) || f.atol < 0 {
+		return cli.Usage("--atol is %g, expected a number of at least 0", f.atol)
+	}
+	if f.threads < 0 || f.threads > 1024 {
+		return cli.Usage("--threads is %d, expected 1 to 1024", f.threads)
+	}
+	if err := checkKind(f.to, f.output); err != nil {
+		return err
+	}
+	src, err := model.Open(path, model.OpenOptions{ConfigPath: f.config, TokenizerPath: f.tokenizer})
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	if f.dryRun {
+		return dryRun(src, stdout)
+	}
+	progress := cli.NewProgress(f.quiet)
+	r, err := convert.ToGGUF(ctx, src, convert.Options{
+		Output: f.output, Type: typ, Version: cli.Version(), Force: f.force, NoCheck: f.noVerify || !f.verify, Atol: f.atol,
+		Measure: f.report != "" || f.json, Threads: f.threads,
+		Progress: func(stage string, done, total int64) {
+			if stage == "verifying" {
+				progress.Tokens(stage, done, total)
+				return
+			}
+			progress.Bytes(stage, done, total)
+		},
+	})
+	progress.Done()
+	var failed *convert.VerifyError
+	if errors.As(err, &failed) {
+		return &cli.VerificationError{Err: err}
+	}
+	if err != nil {
+		return err
+	}
+	if f.report != "" {
+		if err := writeJSON(f.report, r); err != nil {
+			return err
+		}
+	}
+	if f.json {
+		return encodeJSON(stdout, r)
+	}
+	if !f.quiet {
+		printReport(stderr, r, typ.String(), f.atol)
+	}
+	return nil
+}
+
+// checkKind refuses kinds of output that cannot be written.
+func checkKind(to, output string) error {
+	if to == "" {
+		to = strings.TrimPrefix(strings.ToLower(filepath.Ext(output)), ".")
+	}
+	if to != "gguf" && (to != "" || output != "") {
+		return cli.Usage("cannot write %q, expected a name that ends in .gguf, or --to gguf", to)
+	}
+	return nil
+}
+
+func dryRun(src *model.File, w io.Writer) error {
+	if _, err := src.Build(); err != nil {
+		return err
+	}
+	if _, err := src.Tokenizer(); err != nil && !errors.Is(err, model.ErrNoTokenizer) {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "%s: %d tensors, all that the configuration asks for; nothing was written\n", src.Path, len(src.Parts.Tensors))
+	return err
+}
+
+// printReport says in a few lines what was done.
+func printReport(w io.Writer, r *convert.Report, typ string, atol float64) {
+	fmt.Fprintf(w, "%s: %s parameters, %d tensors, %s, %s, %.2f s\n", r.Output, count(r.Parameters), len(r.Tensors), typ, cli.Bytes(r.OutputBytes), r.Seconds)
+	for _, n := range r.Notes {
+		fmt.Fprintf(w, "note: %s\n", n)
+	}
+	for _, d := range r.Verification {
+		fmt.Fprintf(w, "verified at %3d tokens: largest difference of a logit %.2e (allowed %.2e), same best token at %.1f %%\n",
+			d.Tokens, d.MaxAbs, d.Allowed(convert.Types[strings.ToLower(r.Type)], atol), 100*d.SameTop)
+	}
+}
+
+// count is a number of parameters for people: 291,042.
+func count(n int64) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+func encodeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// writeJSON writes a JSON file whole, replacing an old one.
+func writeJSON(path string, v any) error {
+	out, err := atomicfile.CreateAtomic(path, true)
+	if err != nil {
+		return err
+	}
+	defer out.Abort()
+	if err := encodeJSON(out, v); err != nil {
+		return err
+	}
+	return out.Commit()
+}

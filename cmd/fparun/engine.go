@@ -1,0 +1,154 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/firstpassage/fpa/cmd/internal/cli"
+	"github.com/firstpassage/fpa/quant"
+	"github.com/firstpassage/fpa/runtime/cache"
+	"github.com/firstpassage/fpa/runtime/cpu"
+	"github.com/firstpassage/fpa/runtime/model"
+)
+
+// engineFlags are the flags of every verb that runs a model.
+type engineFlags struct {
+	model   string
+	threads int
+	batch   int
+	backend string
+	mode    string
+	eps     float64
+	typ     string
+}
+
+// add declares the flags; mode and typ are the defaults of the cache's.
+func (f *engineFlags) add(fl *pflag.FlagSet, mode cache.Mode, typ string) {
+	fl.StringVarP(&f.model, "model", "m", "", "model `file` (.gguf, or a checkpoint)")
+	fl.IntVarP(&f.threads, "threads", "t", 0, "threads (default: one a processor)")
+	fl.IntVarP(&f.batch, "batch", "b", cpu.DefaultChunk, "tokens of the prompt that are run at a time")
+	fl.StringVar(&f.backend, "backend", "auto", "engine: auto, cpu")
+	fl.StringVar(&f.mode, "cache", string(mode), "which keys the cache drops: off (none), exact (those that cannot change the\noutput by more than float32 rounding), bounded (those whose weight stays within --cache-eps)")
+	fl.Float64Var(&f.eps, "cache-eps", 1e-3, "weight that --cache bounded may remove in total, for each head and query")
+	fl.StringVar(&f.typ, "cache-type", typ, "type of the cached keys and values: f16, f32")
+}
+
+// policy is the eviction policy that the flags ask for.
+func (f *engineFlags) policy() (cache.Policy, error) {
+	p := cache.Policy{Mode: cache.Mode(f.mode), Eps: f.eps}
+	if err := p.Validate(); err != nil {
+		return p, cli.Usage("--cache: %w", err)
+	}
+	return p, nil
+}
+
+// cacheType is the type of K and V.
+func (f *engineFlags) cacheType() (quant.DType, error) {
+	switch strings.ToLower(f.typ) {
+	case "f16":
+		return quant.F16, nil
+	case "f32":
+		return quant.F32, nil
+	}
+	return quant.Invalid, cli.Usage("--cache-type %q is not known, expected f16 or f32", f.typ)
+}
+
+// running is an open model with an engine and a session.
+type running struct {
+	file    *model.File
+	model   *model.Model
+	engine  *cpu.Engine
+	session *cpu.Session
+	load    time.Duration
+}
+
+// check finds mistakes in the flags before a model is opened.
+func (f *engineFlags) check() error {
+	if f.model == "" {
+		return cli.Usage("no model given; use --model FILE")
+	}
+	if f.backend != "auto" && f.backend != "cpu" {
+		return cli.Usage("--backend %q is not known, expected auto or cpu", f.backend)
+	}
+	if f.threads < 0 || f.threads > 1024 {
+		return cli.Usage("--threads is %d, expected 1 to 1024", f.threads)
+	}
+	if f.batch < 1 || f.batch > 1<<16 {
+		return cli.Usage("--batch is %d, expected 1 to %d", f.batch, 1<<16)
+	}
+	if _, err := f.policy(); err != nil {
+		return err
+	}
+	_, err := f.cacheType()
+	return err
+}
+
+// open opens the model and starts an engine.
+func (f *engineFlags) open() (*running, error) {
+	if err := f.check(); err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	file, err := model.Open(f.model, model.OpenOptions{})
+	if err != nil {
+		return nil, err
+	}
+	r := &running{file: file}
+	if r.model, err = file.Build(); err == nil {
+		if f.mode != string(cache.Off) && r.model.LogitBound == nil {
+			r.model.LogitBound = r.model.LogitBounds() // a checkpoint carries none
+		}
+		r.engine, err = cpu.New(r.model, cpu.Options{Threads: f.threads, Chunk: f.batch})
+	}
+	if err == nil {
+		r.session, err = f.newSession(r.engine)
+	}
+	if err != nil {
+		r.close()
+		return nil, err
+	}
+	r.load = time.Since(start)
+	return r, nil
+}
+
+// newSession starts an empty sequence with the cache that the flags ask for.
+func (f *engineFlags) newSession(e *cpu.Engine) (*cpu.Session, error) {
+	policy, err := f.policy()
+	if err != nil {
+		return nil, err
+	}
+	typ, err := f.cacheType()
+	if err != nil {
+		return nil, err
+	}
+	return e.NewSession(typ, policy)
+}
+
+func (r *running) close() {
+	if r.engine != nil {
+		r.engine.Close()
+	}
+	r.file.Close()
+}
+
+// cacheLine says what the cache holds, in one line.
+func cacheLine(s cache.Stats) string {
+	line := fmt.Sprintf("cache: %.2f %% kept of an uncompressed one, %s live, %s at peak, %s uncompressed",
+		100*s.Kept, cli.Bytes(s.BytesLive), cli.Bytes(s.BytesPeak), cli.Bytes(s.BytesUncompressed))
+	if !s.Evictable {
+		line += "; nothing can be dropped (off, or no proved bound on the logits)"
+	}
+	return line
+}
+
+// liveLine says how many keys each layer holds.
+func liveLine(layer int, live []int) string {
+	least, most, sum := live[0], live[0], 0
+	for _, n := range live {
+		least, most, sum = min(least, n), max(most, n), sum+n
+	}
+	return fmt.Sprintf("layer %d: live keys a head: mean %.1f, from %d to %d", layer, float64(sum)/float64(len(live)), least, most)
+}

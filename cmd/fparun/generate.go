@@ -1,0 +1,234 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/firstpassage/fpa/cmd/internal/cli"
+	"github.com/firstpassage/fpa/runtime/cache"
+	"github.com/firstpassage/fpa/runtime/generate"
+	"github.com/firstpassage/fpa/runtime/sample"
+	"github.com/firstpassage/fpa/runtime/tokenizer"
+)
+
+// generateFlags are the flags of a generation.
+type generateFlags struct {
+	engineFlags
+	text        textFlags
+	predict     int
+	params      sample.Params
+	seed        uint64
+	stop        []string
+	ignoreEnd   bool
+	stats, json bool
+}
+
+func newRoot() *cobra.Command {
+	var f generateFlags
+	c := &cobra.Command{
+		Use:   "fparun --model model.gguf --prompt TEXT",
+		Short: "Run a model file",
+		Long: `fparun generates text with a model whose key-value cache shrinks by the model's own
+rule: keys that its field has proved dead are removed for good. The generated text
+goes to stdout as it comes, everything else to stderr.
+
+Settings that the model file carries (general.sampling.*) replace the defaults of
+--temp, --top-k, --top-p and --min-p below; a flag on the command line comes first.
+Exit codes: 0 done, 1 failed, 2 usage.`,
+		Example: `  fparun -m passkey.gguf -f testmodels/passkey/prompt-8x.txt --temp 0
+  echo "The red key is 123. What is the red key? The red key is" | fparun -m passkey.gguf -f -
+  fparun bench -m passkey.gguf -d 0,4096`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return runGenerate(c, &f)
+		},
+	}
+	fl := c.Flags()
+	f.add(fl, cache.Exact, "f16")
+	f.text.add(fl, "prompt")
+	d := sample.Defaults()
+	fl.IntVarP(&f.predict, "predict", "n", 128, "generate at most so many tokens; -1: no limit")
+	fl.Float64Var(&f.params.Temp, "temp", d.Temp, "temperature; 0: always the best token")
+	fl.IntVar(&f.params.TopK, "top-k", d.TopK, "sample among the k best tokens; 0: all")
+	fl.Float64Var(&f.params.TopP, "top-p", d.TopP, "sample among the best tokens that hold this probability together")
+	fl.Float64Var(&f.params.MinP, "min-p", d.MinP, "leave out tokens below this share of the best one's probability")
+	fl.Float64Var(&f.params.RepeatPenalty, "repeat-penalty", d.RepeatPenalty, "penalty for tokens of the last 64; 1: none")
+	fl.Uint64VarP(&f.seed, "seed", "s", 0, "seed of the sampler (default: random, and printed); fixes the output for any number of threads")
+	fl.StringArrayVar(&f.stop, "stop", nil, "text that ends the generation; may be given several times")
+	fl.BoolVar(&f.ignoreEnd, "ignore-eos", false, "do not stop at the model's end tokens")
+	fl.BoolVar(&f.stats, "stats", false, "print timings and the state of the cache to stderr")
+	fl.BoolVar(&f.json, "json", false, "print one JSON object with text, timings and cache on stdout, instead of the text")
+	c.AddCommand(newLogits(), newTokenize(), newBench(), newEval())
+	return c
+}
+
+// outcome is what --json prints.
+type outcome struct {
+	generate.Result
+	Model string      `json:"model"`
+	Seed  uint64      `json:"seed"`
+	Load  int64       `json:"load_ns"`
+	Cache cache.Stats `json:"cache"`
+}
+
+func runGenerate(c *cobra.Command, f *generateFlags) error {
+	if err := f.params.Validate(); err != nil {
+		return &cli.UsageError{Err: err}
+	}
+	if f.predict < -1 {
+		return cli.Usage("--predict is %d, expected a number of tokens, or -1 for no limit", f.predict)
+	}
+	if err := f.check(); err != nil {
+		return err
+	}
+	text, err := f.text.read(c.InOrStdin())
+	if err != nil {
+		return err
+	}
+	r, err := f.open()
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	t, err := r.file.Tokenizer()
+	if err != nil {
+		return err
+	}
+	prompt, err := t.Encode(text, tokenizer.EncodeOptions{AddSpecial: true, ParseSpecial: true})
+	if err != nil {
+		return err
+	}
+	f.applyModelDefaults(c, r)
+	if !c.Flags().Changed("seed") {
+		f.seed = rand.Uint64()
+		if f.params.Temp > 0 && !f.json {
+			fmt.Fprintf(c.ErrOrStderr(), "seed: %d\n", f.seed)
+		}
+	}
+	return generateText(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), f, r, t, prompt)
+}
+
+// applyModelDefaults takes sampling settings from the model where the command
+// line gives none.
+func (f *generateFlags) applyModelDefaults(c *cobra.Command, r *running) {
+	g := r.file.Generation
+	set := func(flag string, from *float32, to *float64) {
+		if from != nil && !c.Flags().Changed(flag) {
+			*to = float64(*from)
+		}
+	}
+	set("temp", g.Temperature, &f.params.Temp)
+	set("top-p", g.TopP, &f.params.TopP)
+	set("min-p", g.MinP, &f.params.MinP)
+	if g.TopK != nil && !c.Flags().Changed("top-k") {
+		f.params.TopK = *g.TopK
+	}
+}
+
+func generateText(ctx context.Context, stdout, stderr io.Writer, f *generateFlags, r *running, t *tokenizer.Tokenizer, prompt []int32) error {
+	if err := f.params.Validate(); err != nil {
+		return fmt.Errorf("%s: sampling settings of the file: %w", f.model, err)
+	}
+	out := bufio.NewWriter(stdout)
+	emit := func(piece string) error {
+		if _, err := out.WriteString(piece); err != nil {
+			return err
+		}
+		return out.Flush()
+	}
+	if f.json {
+		emit = nil
+	}
+	progress := cli.NewProgress(f.json)
+	res, err := generate.Run(ctx, r.session, t, sample.New(f.params, f.seed), prompt, generate.Options{
+		Predict: f.predict, Stop: f.stop, End: r.file.EndTokens(), IgnoreEnd: f.ignoreEnd, Chunk: f.batch,
+		Progress: func(fed int) {
+			progress.Tokens("prompt", int64(fed), int64(len(prompt)))
+			if fed == len(prompt) {
+				progress.Done()
+			}
+		},
+	}, emit)
+	if err != nil {
+		return err
+	}
+	if f.json {
+		e := json.NewEncoder(stdout)
+		e.SetIndent("", "  ")
+		return e.Encode(outcome{res, f.model, f.seed, int64(r.load), r.session.CacheStats()})
+	}
+	if _, err := fmt.Fprintln(stdout); err != nil {
+		return err
+	}
+	if f.stats {
+		printStats(stderr, r, res)
+	}
+	return nil
+}
+
+// printStats prints timings and cache.
+func printStats(w io.Writer, r *running, res generate.Result) {
+	rate := func(n int, d time.Duration) string {
+		if n <= 0 || d <= 0 {
+			return "-"
+		}
+		return fmt.Sprintf("%.1f tokens/s", float64(n)/d.Seconds())
+	}
+	ms := func(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000) }
+	fmt.Fprintf(w, "load:    %s\n", ms(r.load))
+	fmt.Fprintf(w, "prefill: %d tokens in %s, %s\n", res.PromptTokens, ms(res.Prefill), rate(res.PromptTokens, res.Prefill))
+	fmt.Fprintf(w, "decode:  %d tokens in %s, %s; ended by %s\n", len(res.Tokens), ms(res.Decode), rate(len(res.Tokens)-1, res.Decode), res.Reason)
+	s := r.session.CacheStats()
+	fmt.Fprintln(w, cacheLine(s))
+	for i, live := range s.Live {
+		fmt.Fprintln(w, liveLine(i, live))
+	}
+}
+
+// textFlags are the flags that give a text.
+type textFlags struct {
+	text, file string
+	given      func() bool
+}
+
+// maxPromptBytes bounds a prompt file: far above any context that runs, and so
+// small that a wrong file name does not fill the memory.
+const maxPromptBytes = 1 << 30
+
+// read is the text that the flags name.
+func (f *textFlags) read(stdin io.Reader) (string, error) {
+	switch {
+	case f.given() && f.file != "":
+		return "", cli.Usage("--prompt and --file are both given; use one")
+	case f.given():
+		return f.text, nil
+	case f.file == "":
+		return "", cli.Usage("no prompt given; use --prompt TEXT or --file FILE")
+	}
+	r := stdin
+	if f.file != "-" {
+		file, err := os.Open(f.file)
+		if err != nil {
+			return "", err
+		}
+		defer file.Close()
+		r = file
+	}
+	data, err := io.ReadAll(io.LimitReader(r, maxPromptBytes+1))
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", f.file, err)
+	}
+	if len(data) > maxPromptBytes {
+		return "", errors.New(f.file + ": the prompt is longer than 1 GiB")
+	}
+	return string(data), nil
+}

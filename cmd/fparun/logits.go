@@ -1,0 +1,132 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/firstpassage/fpa/cmd/internal/cli"
+	"github.com/firstpassage/fpa/format"
+	"github.com/firstpassage/fpa/format/safetensors"
+	"github.com/firstpassage/fpa/quant"
+	"github.com/firstpassage/fpa/runtime/cache"
+)
+
+// logitsFlags are the flags of logits.
+type logitsFlags struct {
+	engineFlags
+	ids, positions, output string
+}
+
+func newLogits() *cobra.Command {
+	var f logitsFlags
+	c := &cobra.Command{
+		Use:   "logits -m MODEL --ids-file FILE -o OUT.safetensors",
+		Short: "Write the logits of given tokens, for checking",
+		Long: `logits runs token ids through the model and writes a safetensors file with the
+tensors "logits" (F32, [positions, vocabulary]) and "positions" (I64, [positions]).
+The cache keeps every key in float32 unless the flags say otherwise.`,
+		Example: "  fparun logits -m passkey.gguf --ids-file ids.txt --positions 0,5,-1 -o logits.safetensors",
+		Args:    cobra.NoArgs,
+		RunE:    func(*cobra.Command, []string) error { return runLogits(&f) },
+	}
+	fl := c.Flags()
+	f.add(fl, cache.Off, "f32")
+	fl.StringVar(&f.ids, "ids-file", "", "`file` of token ids, separated by blanks, commas or lines")
+	fl.StringVar(&f.positions, "positions", "", "positions to write, such as 0,5,-1; negative ones count from the end (default: all)")
+	fl.StringVarP(&f.output, "output", "o", "", "safetensors `file` to write")
+	return c
+}
+
+func runLogits(f *logitsFlags) error {
+	if f.ids == "" || f.output == "" {
+		return cli.Usage("--ids-file and --output are needed")
+	}
+	if err := f.check(); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(f.ids)
+	if err != nil {
+		return err
+	}
+	ids, err := parseIDs(string(text))
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.ids, err)
+	}
+	if len(ids) == 0 {
+		return errors.New(f.ids + ": holds no token id")
+	}
+	positions, err := parsePositions(f.positions, len(ids))
+	if err != nil {
+		return &cli.UsageError{Err: err}
+	}
+	r, err := f.open()
+	if err != nil {
+		return err
+	}
+	defer r.close()
+
+	wanted := make(map[int]bool, len(positions))
+	for _, p := range positions {
+		wanted[p] = true
+	}
+	vocab := r.model.VocabSize
+	data := make([]byte, 0, 4*len(positions)*vocab)
+	err = r.session.Feed(ids, func(p int) bool { return wanted[p] }, func(_ int, logits []float32) error {
+		for _, l := range logits {
+			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(l))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	var places []byte
+	for _, p := range positions {
+		places = binary.LittleEndian.AppendUint64(places, uint64(p))
+	}
+	n := int64(len(positions))
+	return safetensors.WriteFile(f.output, []safetensors.Tensor{
+		{Name: "logits", DType: quant.F32, Shape: format.Shape{n, int64(vocab)}, Data: data},
+		{Name: "positions", DType: quant.I64, Shape: format.Shape{n}, Data: places},
+	}, nil)
+}
+
+// parsePositions reads a list of positions below n; negative ones count from the
+// end. The result is in ascending order without repetitions; an empty list means
+// all.
+func parsePositions(s string, n int) ([]int, error) {
+	var out []int
+	if s == "" {
+		for i := range n {
+			out = append(out, i)
+		}
+		return out, nil
+	}
+	seen := make(map[int]bool)
+	for _, field := range strings.Split(s, ",") {
+		p, err := strconv.Atoi(strings.TrimSpace(field))
+		if err != nil {
+			return nil, fmt.Errorf("--positions: %q is no number", field)
+		}
+		if p < 0 {
+			p += n
+		}
+		if p < 0 || p >= n {
+			return nil, fmt.Errorf("--positions: %s is outside the %d tokens", strings.TrimSpace(field), n)
+		}
+		if !seen[p] {
+			seen[p] = true
+			out = append(out, p)
+		}
+	}
+	sort.Ints(out)
+	return out, nil
+}

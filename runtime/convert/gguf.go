@@ -1,0 +1,419 @@
+package convert
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/firstpassage/fpa/format"
+	"github.com/firstpassage/fpa/format/atomicfile"
+	"github.com/firstpassage/fpa/format/gguf"
+	"github.com/firstpassage/fpa/quant"
+	"github.com/firstpassage/fpa/runtime/model"
+)
+
+// Options steer a conversion.
+type Options struct {
+	Output  string      // path; empty: FileName in the current folder
+	Type    quant.DType // of the matrices
+	Version string      // of this program, for the provenance
+	Force   bool        // replace an existing file
+	NoCheck bool        // do not verify the written file
+	Atol    float64     // 0: by type
+	Measure bool        // measure the error of each tensor
+	Threads int         // 0: one a processor
+	// Progress is told what is done: "reading", "writing", "verifying", in bytes,
+	// or tokens for the last; from any goroutine. It may be nil.
+	Progress func(stage string, done, total int64)
+}
+
+// Report says what a conversion did.
+type Report struct {
+	Source       string       `json:"source"`
+	SourceFormat string       `json:"source_format"`
+	SourceSHA256 string       `json:"source_sha256"`
+	Output       string       `json:"output"`
+	OutputSHA256 string       `json:"output_sha256,omitempty"`
+	OutputBytes  int64        `json:"output_bytes"`
+	Version      string       `json:"fpaconv_version"`
+	Type         string       `json:"type"`
+	Parameters   int64        `json:"parameters"`
+	Tensors      []TensorPlan `json:"tensors"`
+	Notes        []string     `json:"notes,omitempty"`
+	LogitBound   []float32    `json:"logit_bound,omitempty"`
+	Verification []Difference `json:"verification,omitempty"`
+	Seconds      float64      `json:"seconds"`
+}
+
+// VerifyError says that the written file does not give the source's results.
+type VerifyError struct {
+	Difference Difference
+	Allowed    float64
+}
+
+func (e *VerifyError) Error() string {
+	return fmt.Sprintf("verification failed: at %d tokens a logit differs by %.3g, allowed are %.3g; nothing was written",
+		e.Difference.Tokens, e.Difference.MaxAbs, e.Allowed)
+}
+
+// ToGGUF writes a model as a GGUF file and verifies it. The file appears under
+// its name when all is well, and not at all otherwise. The error is a
+// VerifyError when the written file gives other results than the source.
+func ToGGUF(ctx context.Context, src *model.File, o Options) (*Report, error) {
+	c := &conversion{ctx: ctx, src: src, o: o, start: time.Now()}
+	if c.o.Threads == 0 {
+		c.o.Threads = runtime.GOMAXPROCS(0)
+	}
+	if c.o.Progress == nil {
+		c.o.Progress = func(string, int64, int64) {}
+	}
+	if err := c.run(); err != nil {
+		return nil, format.WithPath(err, src.Path)
+	}
+	return &c.report, nil
+}
+
+// conversion is the state of one run of ToGGUF.
+type conversion struct {
+	ctx    context.Context
+	src    *model.File
+	o      Options
+	start  time.Time
+	model  *model.Model // of the source
+	plans  []TensorPlan
+	kv     []gguf.KV
+	report Report
+}
+
+func (c *conversion) run() error {
+	var err error
+	if c.model, err = c.src.Build(); err != nil {
+		return err
+	}
+	if c.plans, err = order(&c.src.Parts); err != nil {
+		return err
+	}
+	c.report = Report{
+		Source: c.src.Path, SourceFormat: c.src.Format(), Version: c.o.Version, Type: c.o.Type.String(),
+	}
+	for _, p := range c.plans {
+		c.report.Parameters += elements(p.Shape)
+	}
+	if c.o.Output == "" {
+		c.o.Output = c.fileName()
+	}
+	c.report.Output = c.o.Output
+	// Before the long part: the name may be taken, the folder read-only.
+	out, err := atomicfile.CreateAtomic(c.o.Output, c.o.Force)
+	if err != nil {
+		return err
+	}
+	defer out.Abort()
+	if err := c.examine(); err != nil {
+		return err
+	}
+	if err := c.metadata(); err != nil {
+		return err
+	}
+	if err := c.write(out); err != nil {
+		return err
+	}
+	if err := out.Commit(); err != nil {
+		return err
+	}
+	c.report.Tensors = c.plans
+	c.report.Seconds = time.Since(c.start).Seconds()
+	return nil
+}
+
+func elements(s format.Shape) int64 {
+	n, _ := s.Elements() // checked by model.Build
+	return n
+}
+
+// fileName is the name by the naming convention of GGUF.
+func (c *conversion) fileName() string {
+	return gguf.FileName{
+		BaseName: baseName(c.src.Path), SizeLabel: gguf.SizeLabel(c.report.Parameters), Version: "v1.0",
+		Encoding: strings.ToUpper(c.o.Type.String()),
+	}.String()
+}
+
+// baseName is the folder's or file's name, without what every checkpoint is
+// called.
+func baseName(path string) string {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		abs = path
+	}
+	name := filepath.Base(abs)
+	if info, err := os.Stat(abs); err == nil && !info.IsDir() {
+		name = strings.TrimSuffix(name, ".index.json")
+		name = strings.TrimSuffix(name, filepath.Ext(name))
+		if name == "model" {
+			name = filepath.Base(filepath.Dir(abs))
+		}
+	}
+	return name
+}
+
+// examine hashes the source and scans its tensors, side by side, and settles
+// the type of each tensor.
+func (c *conversion) examine() error {
+	total := int64(0)
+	for _, p := range c.plans {
+		total += int64(len(p.tensor.Data))
+	}
+	type hashed struct {
+		sum string
+		err error
+	}
+	sum := make(chan hashed, 1)
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	go func() {
+		s, err := hashFiles(ctx, c.src.DataFiles())
+		sum <- hashed{s, err}
+	}()
+	count := counter(func(done int64) { c.o.Progress("reading", done, total) })
+	err := scan(ctx, c.plans, c.o.Threads, count)
+	if err != nil {
+		cancel()
+	}
+	h := <-sum
+	if err == nil {
+		err = h.err
+	}
+	if err != nil {
+		return err
+	}
+	c.report.SourceSHA256 = h.sum
+	for i := range c.plans {
+		p := &c.plans[i]
+		p.chooseType(c.o.Type)
+		if p.Note != "" {
+			c.report.Notes = append(c.report.Notes, fmt.Sprintf("%s is written as %s: %s", p.Name, p.Type, p.Note))
+		}
+	}
+	return nil
+}
+
+// counter adds up what it is told, from any goroutine, and passes the sum on.
+func counter(f func(int64)) func(int64) {
+	deltas := make(chan int64, 1)
+	deltas <- 0
+	return func(n int64) {
+		sum := <-deltas + n
+		f(sum)
+		deltas <- sum
+	}
+}
+
+// hashFiles is the SHA-256 of a file, or of the contents of several in order.
+func hashFiles(ctx context.Context, paths []string) (string, error) {
+	h := sha256.New()
+	for _, path := range paths {
+		f, err := os.Open(path)
+		if err != nil {
+			return "", err
+		}
+		_, err = io.CopyBuffer(h, &cancelReader{ctx, f}, make([]byte, 1<<20))
+		f.Close()
+		if err != nil {
+			return "", err
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// cancelReader reads until its context is cancelled.
+type cancelReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r *cancelReader) Read(b []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.r.Read(b)
+}
+
+// metadata makes the header's entries.
+func (c *conversion) metadata() error {
+	add := func(key string, v gguf.Value) { c.kv = append(c.kv, gguf.KV{Key: key, Value: v}) }
+	add(gguf.KeyArchitecture, gguf.ValueOf(gguf.ArchFPA))
+	add(gguf.KeyType, gguf.ValueOf("model"))
+	add(gguf.KeyName, gguf.ValueOf(baseName(c.src.Path)))
+	add(gguf.KeySizeLabel, gguf.ValueOf(gguf.SizeLabel(c.report.Parameters)))
+	fileType, ok := gguf.FileTypeOf(c.o.Type)
+	if !ok {
+		return fmt.Errorf("type %s has no number as a file type", c.o.Type)
+	}
+	add(gguf.KeyFileType, gguf.ValueOf(uint32(fileType)))
+	for _, p := range c.plans {
+		if p.dtype.Quantised() {
+			add(gguf.KeyQuantizationVersion, gguf.ValueOf(uint32(gguf.QuantizationVersion)))
+			break
+		}
+	}
+	config := c.src.Parts.Config
+	config.LogitBound = c.model.LogitBounds()
+	c.report.LogitBound = config.LogitBound
+	if config.LogitBound == nil && config.Field != model.FieldNone {
+		c.report.Notes = append(c.report.Notes, "the model has no QK-norm, so no bound on its logits is proved and the cache keeps every key")
+	}
+	c.kv = append(c.kv, config.KV()...)
+	if err := c.src.Generation.Validate(config.VocabSize); err != nil {
+		return err
+	}
+	if n := len(c.src.Generation.EOS); n > model.MaxEndTokens {
+		c.report.Notes = append(c.report.Notes, fmt.Sprintf("of %d end tokens a GGUF file names %d; the others are left out", n, model.MaxEndTokens))
+	}
+	if err := c.tokenizer(); err != nil {
+		return err
+	}
+	c.kv = append(c.kv, c.src.Generation.KV()...)
+	add(gguf.KeySourceFormat, gguf.ValueOf(c.src.Format()))
+	add(gguf.KeySourceSHA256, gguf.ValueOf(c.report.SourceSHA256))
+	add(gguf.KeyConverterVersion, gguf.ValueOf(c.o.Version))
+	if !c.o.NoCheck {
+		add(gguf.KeyVerifiedMaxAbsError, gguf.ValueOf(float32(math.NaN()))) // filled in by verify
+	}
+	return nil
+}
+
+// tokenizer adds the tokenizer: the keys that other tools read, and the whole
+// tokenizer.json that is exact.
+func (c *conversion) tokenizer() error {
+	t, err := c.src.Tokenizer()
+	if errors.Is(err, model.ErrNoTokenizer) {
+		c.report.Notes = append(c.report.Notes, "the source carries no tokenizer; the file takes and gives token ids alone")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	data, err := c.src.TokenizerJSON()
+	if err != nil {
+		return err
+	}
+	v, err := t.Vocab()
+	if err != nil {
+		if data == nil {
+			return err
+		}
+		c.report.Notes = append(c.report.Notes, fmt.Sprintf("other GGUF tools will see no tokenizer: %v", err))
+	} else {
+		kv, err := model.VocabKV(v, c.src.Parts.Config.VocabSize)
+		if err != nil {
+			return err
+		}
+		c.kv = append(c.kv, kv...)
+	}
+	if data != nil {
+		var small bytes.Buffer
+		if err := json.Compact(&small, data); err != nil {
+			return fmt.Errorf("tokenizer.json: %w", err)
+		}
+		if small.Len() <= gguf.MaxHFTokenizerBytes {
+			c.kv = append(c.kv, gguf.KV{Key: gguf.KeyHFTokenizer, Value: gguf.ValueOf(small.String())})
+		} else {
+			c.report.Notes = append(c.report.Notes, fmt.Sprintf("tokenizer.json has %d bytes; above %d it is left out, since other readers refuse the file", small.Len(), gguf.MaxHFTokenizerBytes))
+		}
+	}
+	template, err := c.src.ChatTemplate()
+	if template != "" {
+		c.kv = append(c.kv, gguf.KV{Key: gguf.KeyChatTemplate, Value: gguf.ValueOf(template)})
+	}
+	return err
+}
+
+// write writes header and data to out and verifies what lies there.
+func (c *conversion) write(out *atomicfile.File) error {
+	infos := make([]gguf.TensorInfo, len(c.plans))
+	total := int64(0)
+	for i, p := range c.plans {
+		infos[i] = gguf.TensorInfo{Name: p.Name, DType: p.dtype, Shape: p.Shape}
+		total += int64(len(p.tensor.Data))
+	}
+	w, err := gguf.NewWriter(out, c.kv, infos)
+	if err != nil {
+		return err
+	}
+	count := counter(func(done int64) { c.o.Progress("writing", done, total) })
+	if err := writeTensors(c.ctx, w, c.plans, c.o.Measure, c.o.Threads, count); err != nil {
+		return err
+	}
+	if err := w.Finish(); err != nil {
+		return err
+	}
+	c.report.OutputBytes = w.Size()
+	if !c.o.NoCheck {
+		if err := c.verify(out, w); err != nil {
+			return err
+		}
+	}
+	if c.o.Measure {
+		c.report.OutputSHA256, err = hashFiles(c.ctx, []string{out.TempPath()})
+	}
+	return err
+}
+
+// verify runs the written file beside its source, and notes the result in the
+// file. The note is rounded up to 1, 2 or 5 times a power of ten, so that
+// machines whose kernels sum in another order write the same file.
+func (c *conversion) verify(out *atomicfile.File, w *gguf.Writer) error {
+	written, err := model.Open(out.TempPath(), model.OpenOptions{})
+	if err != nil {
+		return fmt.Errorf("the written file cannot be read back: %w", err)
+	}
+	defer written.Close()
+	m, err := written.Build()
+	if err != nil {
+		return fmt.Errorf("the written file cannot be read back: %w", err)
+	}
+	total, done, worst := int64(0), int64(0), 0.0
+	for _, n := range Lengths {
+		total += int64(n)
+	}
+	for _, n := range Lengths {
+		d, err := Compare(c.ctx, c.model, m, n, c.o.Threads)
+		if err != nil {
+			return err
+		}
+		if allowed := d.Allowed(c.o.Type, c.o.Atol); !(d.MaxAbs <= allowed) {
+			return &VerifyError{d, allowed}
+		}
+		c.report.Verification = append(c.report.Verification, d)
+		worst = max(worst, d.MaxAbs)
+		done += int64(n)
+		c.o.Progress("verifying", done, total)
+	}
+	return w.PatchFloat32(gguf.KeyVerifiedMaxAbsError, float32(roundUp(worst)))
+}
+
+// roundUp rounds to the next 1, 2 or 5 times a power of ten.
+func roundUp(x float64) float64 {
+	if x <= 0 {
+		return 0
+	}
+	power := math.Pow(10, math.Floor(math.Log10(x)))
+	for _, step := range []float64{1, 2, 5} {
+		if x <= step*power {
+			return step * power
+		}
+	}
+	return 10 * power
+}

@@ -1,0 +1,207 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/firstpassage/fpa/format"
+	"github.com/firstpassage/fpa/format/gguf"
+	"github.com/firstpassage/fpa/format/hf"
+	"github.com/firstpassage/fpa/runtime/tokenizer"
+)
+
+// OpenOptions say where to look for what is not beside the model.
+type OpenOptions struct {
+	ConfigPath    string // config.json of a checkpoint
+	TokenizerPath string // tokenizer.json of a checkpoint
+}
+
+// File is an open model: a GGUF file or a checkpoint, with all that belongs to
+// it. Its tensors are mapped, not read; they are gone after Close.
+type File struct {
+	Path       string
+	Parts      Parts
+	Generation Generation
+
+	GGUF       *gguf.File     // nil for a checkpoint
+	Checkpoint *hf.Checkpoint // nil for a GGUF file
+}
+
+// Open opens a model: a .gguf file, a .safetensors file, the index of a sharded
+// checkpoint, or a folder in Hugging Face layout. What kind it is is told by
+// its content, not by its name.
+func Open(path string, o OpenOptions) (*File, error) {
+	isGGUF, err := IsGGUF(path)
+	if err != nil {
+		return nil, err
+	}
+	f := &File{Path: path}
+	if isGGUF {
+		err = f.openGGUF(o)
+	} else {
+		err = f.openCheckpoint(o)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// IsGGUF says whether path is a file that begins as GGUF files do, or is named as
+// they are. It fails when path is neither a regular file nor a folder.
+func IsGGUF(path string) (bool, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return false, err
+	}
+	if info.IsDir() {
+		return false, nil
+	}
+	if !info.Mode().IsRegular() {
+		return false, fmt.Errorf("%s: is no regular file, expected a model", path)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer file.Close()
+	var magic [4]byte
+	n, _ := file.Read(magic[:])
+	return string(magic[:n]) == "GGUF" || strings.EqualFold(filepath.Ext(path), ".gguf"), nil
+}
+
+func (f *File) openGGUF(o OpenOptions) (err error) {
+	if o.ConfigPath != "" || o.TokenizerPath != "" {
+		return fmt.Errorf("%s: a GGUF file has its configuration and tokenizer inside; leave --config and --tokenizer out", f.Path)
+	}
+	if f.GGUF, err = gguf.Open(f.Path); err != nil {
+		return err
+	}
+	if f.Parts, err = FromGGUF(f.GGUF); err != nil {
+		return err
+	}
+	f.Generation, err = generationOfGGUF(f.GGUF)
+	return err
+}
+
+func (f *File) openCheckpoint(o OpenOptions) (err error) {
+	f.Checkpoint, err = hf.Open(f.Path, hf.Options{ConfigPath: o.ConfigPath, TokenizerPath: o.TokenizerPath})
+	if err != nil {
+		return err
+	}
+	if f.Parts, err = FromCheckpoint(f.Checkpoint); err != nil {
+		return err
+	}
+	f.Generation, err = GenerationOf(f.Checkpoint)
+	return err
+}
+
+// Close unmaps the file.
+func (f *File) Close() error {
+	var errs []error
+	if f.GGUF != nil {
+		errs = append(errs, f.GGUF.Close())
+	}
+	if f.Checkpoint != nil {
+		errs = append(errs, f.Checkpoint.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Build makes the model. Errors name the file.
+func (f *File) Build() (*Model, error) {
+	m, err := Build(f.Parts.Config, f.Parts.Tensors)
+	return m, format.WithPath(err, f.Path)
+}
+
+// Format is the kind of file: gguf or safetensors.
+func (f *File) Format() string {
+	if f.GGUF != nil {
+		return "gguf"
+	}
+	return "safetensors"
+}
+
+// DataFiles are the files that hold the tensors.
+func (f *File) DataFiles() []string {
+	if f.GGUF != nil {
+		return f.GGUF.Paths()
+	}
+	var paths []string
+	for _, s := range f.Checkpoint.Shards() {
+		paths = append(paths, s.Path())
+	}
+	return paths
+}
+
+// TokenizerJSON is the whole tokenizer.json, nil when the model carries none.
+func (f *File) TokenizerJSON() ([]byte, error) {
+	if f.Checkpoint != nil {
+		return f.Checkpoint.TokenizerJSON(), nil
+	}
+	s, present, err := f.GGUF.Str(gguf.KeyHFTokenizer)
+	if !present || err != nil {
+		return nil, err
+	}
+	return []byte(s), nil
+}
+
+// ChatTemplate is the model's chat template, empty when it has none.
+func (f *File) ChatTemplate() (string, error) {
+	if f.Checkpoint != nil {
+		return f.Checkpoint.ChatTemplate(), nil
+	}
+	s, _, err := f.GGUF.Str(gguf.KeyChatTemplate)
+	return s, err
+}
+
+// ErrNoTokenizer says that a model carries no tokenizer, so that it takes and
+// gives ids alone.
+var ErrNoTokenizer = errors.New("the model carries no tokenizer, so it cannot take text; add a tokenizer.json and convert it again, or give token ids")
+
+// Tokenizer reads the model's tokenizer: tokenizer.json where it is carried, or
+// else the vocabulary in the GGUF metadata. Every id it gives is inside the
+// model's vocabulary.
+func (f *File) Tokenizer() (*tokenizer.Tokenizer, error) {
+	t, err := f.readTokenizer()
+	if err != nil {
+		return nil, fmt.Errorf("%s: tokenizer: %w", f.Path, err)
+	}
+	if n := t.VocabSize(); n > f.Parts.Config.VocabSize {
+		return nil, &format.FormatError{Path: f.Path, Offset: -1, Where: "tokenizer",
+			Msg: fmt.Sprintf("has %d tokens, but the model has only %d embeddings", n, f.Parts.Config.VocabSize)}
+	}
+	return t, nil
+}
+
+func (f *File) readTokenizer() (*tokenizer.Tokenizer, error) {
+	data, err := f.TokenizerJSON()
+	if err != nil {
+		return nil, err
+	}
+	if data != nil {
+		return tokenizer.FromJSON(data)
+	}
+	if f.GGUF == nil {
+		return nil, ErrNoTokenizer
+	}
+	v, err := vocabOfGGUF(f.GGUF)
+	if err != nil {
+		return nil, err
+	}
+	return tokenizer.FromVocab(v)
+}
+
+// EndTokens are the ids that end a generation: those that the model names, or
+// else the tokenizer's end token.
+func (f *File) EndTokens() []int32 {
+	var ids []int32
+	for _, id := range f.Generation.EOS {
+		ids = append(ids, int32(id))
+	}
+	return ids
+}
