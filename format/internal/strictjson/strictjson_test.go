@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -138,6 +139,8 @@ func TestStrict(t *testing.T) {
 		{`{"a":1,"b":2,"a":3}`, 13, `key "a" is given twice`},
 		{`{"a":1,"\u0061":3}`, 7, `key "a" is given twice`},
 		{`[{"x":{"a":1,"a":1}}]`, 13, `key "a" is given twice`},
+		{`{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"b":1}`, 37, `key "b" is given twice`},
+		{`{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"e":1}`, 37, `key "e" is given twice`},
 		{`["\ud800"]`, 2, "half a surrogate pair"},
 		{`["\ud800\u0041"]`, 2, "half a surrogate pair"},
 		{`["\udc00\ud800"]`, 2, "half a surrogate pair"},
@@ -158,9 +161,12 @@ func TestStrict(t *testing.T) {
 }
 
 func TestKeyLimit(t *testing.T) {
-	r := NewReader([]byte(`{"a":1,"b":2,"c":3}`), 8, 2)
-	if err := r.Skip(); err == nil || !strings.Contains(err.Error(), "more than 2 keys") {
-		t.Errorf("three keys with a limit of two: %v", err)
+	const text = `{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6}`
+	for limit := range int64(8) {
+		err := NewReader([]byte(text), 8, limit).Skip()
+		if refused := err != nil && strings.Contains(err.Error(), fmt.Sprintf("more than %d keys", limit)); refused != (limit < 6) {
+			t.Errorf("six keys with a limit of %d: %v", limit, err)
+		}
 	}
 }
 
