@@ -7,7 +7,7 @@ import (
 
 	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/cache"
-	"github.com/firstpassage/fpa/runtime/internal/modeltest"
+	"github.com/firstpassage/fpa/testmodels/modeltest"
 	"github.com/firstpassage/fpa/runtime/model"
 )
 
