@@ -49,7 +49,7 @@ func encodeQ8_0Go(dst []byte, src []float32) {
 	}
 }
 
-func decodeQ4_0(dst []float32, src []byte) {
+func decodeQ4_0Go(dst []float32, src []byte) {
 	for ; len(dst) > 0; dst, src = dst[blockLen:], src[18:] {
 		d := f16At(src)
 		for j, q := range src[2:18] {
@@ -59,7 +59,7 @@ func decodeQ4_0(dst []float32, src []byte) {
 	}
 }
 
-func decodeQ4_1(dst []float32, src []byte) {
+func decodeQ4_1Go(dst []float32, src []byte) {
 	for ; len(dst) > 0; dst, src = dst[blockLen:], src[20:] {
 		d, m := f16At(src), f16At(src[2:])
 		for j, q := range src[4:20] {

@@ -87,6 +87,57 @@ func encodeQ8_0(dst []byte, src []float32) {
 	encodeQ8AVX2(&dst[0], &src[0], len(src)/blockLen)
 }
 
+func decodeQ4_0(dst []float32, src []byte) {
+	if !vector || len(dst) == 0 {
+		decodeQ4_0Go(dst, src)
+		return
+	}
+	decodeQ4AVX2(&dst[0], &src[0], len(dst)/blockLen)
+}
+
+func decodeQ4_1(dst []float32, src []byte) {
+	if !vector || len(dst) == 0 {
+		decodeQ4_1Go(dst, src)
+		return
+	}
+	decodeQ41AVX2(&dst[0], &src[0], len(dst)/blockLen)
+}
+
+// In the K types Go unpacks the scales of a block, and assembly the elements.
+
+func decodeQ4K(dst []float32, src []byte) {
+	if !vector {
+		decodeQ4KGo(dst, src)
+		return
+	}
+	for ; len(dst) > 0; dst, src = dst[superLen:], src[144:] {
+		scales, offsets := groupScales(src)
+		decodeQ4KAVX2(&dst[0], &src[16], &scales, &offsets)
+	}
+}
+
+func decodeQ5K(dst []float32, src []byte) {
+	if !vector {
+		decodeQ5KGo(dst, src)
+		return
+	}
+	for ; len(dst) > 0; dst, src = dst[superLen:], src[176:] {
+		scales, offsets := groupScales(src)
+		decodeQ5KAVX2(&dst[0], &src[48], &src[16], &scales, &offsets)
+	}
+}
+
+func decodeQ6K(dst []float32, src []byte) {
+	if !vector {
+		decodeQ6KGo(dst, src)
+		return
+	}
+	for ; len(dst) > 0; dst, src = dst[superLen:], src[210:] {
+		scales := q6Scales(src)
+		decodeQ6KAVX2(&dst[0], &src[0], &src[128], &scales)
+	}
+}
+
 // scanBulk adds to s what the first elements hold and returns how many bytes
 // they take.
 func scanBulk(s *Stats, d DType, src []byte) (done int) {

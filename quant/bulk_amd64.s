@@ -123,7 +123,7 @@ loop4:
 // func decodeQ8AVX2(dst *float32, src *byte, blocks int)
 // Requires: AVX, AVX2, F16C
 TEXT ·decodeQ8AVX2(SB), NOSPLIT, $0-24
-	// Widens blocks of a binary16 scale and 32 signed bytes.
+	// Widens blocks of 32.
 	MOVQ dst+0(FP), AX
 	MOVQ src+8(FP), CX
 	MOVQ blocks+16(FP), DX
@@ -154,6 +154,1053 @@ block5:
 	VZEROUPPER
 	RET
 
+// func decodeQ4AVX2(dst *float32, src *byte, blocks int)
+// Requires: AVX, AVX2, F16C
+TEXT ·decodeQ4AVX2(SB), NOSPLIT, $0-24
+	// Widens blocks of 32.
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         blocks+16(FP), DX
+	MOVL         $0x0000000f, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00000008, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+
+block6:
+	VPBROADCASTW (CX), X2
+	VCVTPH2PS    X2, Y2
+	VPMOVZXBD    2(CX), Y3
+	VPAND        Y3, Y0, Y4
+	VPSUBD       Y1, Y4, Y4
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y2, Y4, Y4
+	VMOVUPS      Y4, (AX)
+	VPMOVZXBD    10(CX), Y4
+	VPAND        Y4, Y0, Y5
+	VPSUBD       Y1, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y2, Y5, Y5
+	VMOVUPS      Y5, 32(AX)
+	VPSRLD       $0x04, Y3, Y3
+	VPSUBD       Y1, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VMULPS       Y2, Y3, Y3
+	VMOVUPS      Y3, 64(AX)
+	VPSRLD       $0x04, Y4, Y3
+	VPSUBD       Y1, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VMULPS       Y2, Y3, Y3
+	VMOVUPS      Y3, 96(AX)
+	ADDQ         $0x00000012, CX
+	ADDQ         $0x00000080, AX
+	DECQ         DX
+	JNZ          block6
+	VZEROUPPER
+	RET
+
+// func decodeQ41AVX2(dst *float32, src *byte, blocks int)
+// Requires: AVX, AVX2, F16C
+TEXT ·decodeQ41AVX2(SB), NOSPLIT, $0-24
+	// Widens blocks of 32.
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         blocks+16(FP), DX
+	MOVL         $0x0000000f, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Y0
+
+block7:
+	VPBROADCASTW (CX), X1
+	VCVTPH2PS    X1, Y1
+	VPBROADCASTW 2(CX), X2
+	VCVTPH2PS    X2, Y2
+	VPMOVZXBD    4(CX), Y3
+	VPAND        Y3, Y0, Y4
+	VCVTDQ2PS    Y4, Y4
+	VMULPS       Y1, Y4, Y4
+	VADDPS       Y2, Y4, Y4
+	VMOVUPS      Y4, (AX)
+	VPMOVZXBD    12(CX), Y4
+	VPAND        Y4, Y0, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y1, Y5, Y5
+	VADDPS       Y2, Y5, Y5
+	VMOVUPS      Y5, 32(AX)
+	VPSRLD       $0x04, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VADDPS       Y2, Y3, Y3
+	VMOVUPS      Y3, 64(AX)
+	VPSRLD       $0x04, Y4, Y3
+	VCVTDQ2PS    Y3, Y3
+	VMULPS       Y1, Y3, Y3
+	VADDPS       Y2, Y3, Y3
+	VMOVUPS      Y3, 96(AX)
+	ADDQ         $0x00000014, CX
+	ADDQ         $0x00000080, AX
+	DECQ         DX
+	JNZ          block7
+	VZEROUPPER
+	RET
+
+// func decodeQ4KAVX2(dst *float32, qs *byte, scales *[8]float32, offsets *[8]float32)
+// Requires: AVX, AVX2
+TEXT ·decodeQ4KAVX2(SB), NOSPLIT, $0-32
+	// Widens a block of 256.
+	MOVQ         dst+0(FP), AX
+	MOVQ         qs+8(FP), CX
+	MOVQ         scales+16(FP), DX
+	MOVQ         offsets+24(FP), BX
+	MOVL         $0x0000000f, SI
+	VMOVD        SI, X0
+	VPBROADCASTD X0, Y0
+	VBROADCASTSS (DX), Y1
+	VBROADCASTSS (BX), Y2
+	VBROADCASTSS 4(DX), Y3
+	VBROADCASTSS 4(BX), Y4
+	VPMOVZXBD    (CX), Y5
+	VPSRLD       $0x00, Y5, Y6
+	VPAND        Y0, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VSUBPS       Y2, Y6, Y6
+	VMOVUPS      Y6, (AX)
+	VPSRLD       $0x04, Y5, Y5
+	VPAND        Y0, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y3, Y5, Y5
+	VSUBPS       Y4, Y5, Y5
+	VMOVUPS      Y5, 128(AX)
+	VPMOVZXBD    8(CX), Y5
+	VPSRLD       $0x00, Y5, Y6
+	VPAND        Y0, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VSUBPS       Y2, Y6, Y6
+	VMOVUPS      Y6, 32(AX)
+	VPSRLD       $0x04, Y5, Y5
+	VPAND        Y0, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y3, Y5, Y5
+	VSUBPS       Y4, Y5, Y5
+	VMOVUPS      Y5, 160(AX)
+	VPMOVZXBD    16(CX), Y5
+	VPSRLD       $0x00, Y5, Y6
+	VPAND        Y0, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VSUBPS       Y2, Y6, Y6
+	VMOVUPS      Y6, 64(AX)
+	VPSRLD       $0x04, Y5, Y5
+	VPAND        Y0, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y3, Y5, Y5
+	VSUBPS       Y4, Y5, Y5
+	VMOVUPS      Y5, 192(AX)
+	VPMOVZXBD    24(CX), Y5
+	VPSRLD       $0x00, Y5, Y6
+	VPAND        Y0, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VSUBPS       Y2, Y6, Y6
+	VMOVUPS      Y6, 96(AX)
+	VPSRLD       $0x04, Y5, Y1
+	VPAND        Y0, Y1, Y1
+	VCVTDQ2PS    Y1, Y1
+	VMULPS       Y3, Y1, Y1
+	VSUBPS       Y4, Y1, Y1
+	VMOVUPS      Y1, 224(AX)
+	VBROADCASTSS 8(DX), Y1
+	VBROADCASTSS 8(BX), Y2
+	VBROADCASTSS 12(DX), Y3
+	VBROADCASTSS 12(BX), Y4
+	VPMOVZXBD    32(CX), Y5
+	VPSRLD       $0x00, Y5, Y6
+	VPAND        Y0, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VSUBPS       Y2, Y6, Y6
+	VMOVUPS      Y6, 256(AX)
+	VPSRLD       $0x04, Y5, Y5
+	VPAND        Y0, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y3, Y5, Y5
+	VSUBPS       Y4, Y5, Y5
+	VMOVUPS      Y5, 384(AX)
+	VPMOVZXBD    40(CX), Y5
+	VPSRLD       $0x00, Y5, Y6
+	VPAND        Y0, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VSUBPS       Y2, Y6, Y6
+	VMOVUPS      Y6, 288(AX)
+	VPSRLD       $0x04, Y5, Y5
+	VPAND        Y0, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y3, Y5, Y5
+	VSUBPS       Y4, Y5, Y5
+	VMOVUPS      Y5, 416(AX)
+	VPMOVZXBD    48(CX), Y5
+	VPSRLD       $0x00, Y5, Y6
+	VPAND        Y0, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VSUBPS       Y2, Y6, Y6
+	VMOVUPS      Y6, 320(AX)
+	VPSRLD       $0x04, Y5, Y5
+	VPAND        Y0, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y3, Y5, Y5
+	VSUBPS       Y4, Y5, Y5
+	VMOVUPS      Y5, 448(AX)
+	VPMOVZXBD    56(CX), Y5
+	VPSRLD       $0x00, Y5, Y6
+	VPAND        Y0, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VSUBPS       Y2, Y6, Y6
+	VMOVUPS      Y6, 352(AX)
+	VPSRLD       $0x04, Y5, Y1
+	VPAND        Y0, Y1, Y1
+	VCVTDQ2PS    Y1, Y1
+	VMULPS       Y3, Y1, Y1
+	VSUBPS       Y4, Y1, Y1
+	VMOVUPS      Y1, 480(AX)
+	VBROADCASTSS 16(DX), Y1
+	VBROADCASTSS 16(BX), Y2
+	VBROADCASTSS 20(DX), Y3
+	VBROADCASTSS 20(BX), Y4
+	VPMOVZXBD    64(CX), Y5
+	VPSRLD       $0x00, Y5, Y6
+	VPAND        Y0, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VSUBPS       Y2, Y6, Y6
+	VMOVUPS      Y6, 512(AX)
+	VPSRLD       $0x04, Y5, Y5
+	VPAND        Y0, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y3, Y5, Y5
+	VSUBPS       Y4, Y5, Y5
+	VMOVUPS      Y5, 640(AX)
+	VPMOVZXBD    72(CX), Y5
+	VPSRLD       $0x00, Y5, Y6
+	VPAND        Y0, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VSUBPS       Y2, Y6, Y6
+	VMOVUPS      Y6, 544(AX)
+	VPSRLD       $0x04, Y5, Y5
+	VPAND        Y0, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y3, Y5, Y5
+	VSUBPS       Y4, Y5, Y5
+	VMOVUPS      Y5, 672(AX)
+	VPMOVZXBD    80(CX), Y5
+	VPSRLD       $0x00, Y5, Y6
+	VPAND        Y0, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VSUBPS       Y2, Y6, Y6
+	VMOVUPS      Y6, 576(AX)
+	VPSRLD       $0x04, Y5, Y5
+	VPAND        Y0, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y3, Y5, Y5
+	VSUBPS       Y4, Y5, Y5
+	VMOVUPS      Y5, 704(AX)
+	VPMOVZXBD    88(CX), Y5
+	VPSRLD       $0x00, Y5, Y6
+	VPAND        Y0, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VSUBPS       Y2, Y6, Y6
+	VMOVUPS      Y6, 608(AX)
+	VPSRLD       $0x04, Y5, Y1
+	VPAND        Y0, Y1, Y1
+	VCVTDQ2PS    Y1, Y1
+	VMULPS       Y3, Y1, Y1
+	VSUBPS       Y4, Y1, Y1
+	VMOVUPS      Y1, 736(AX)
+	VBROADCASTSS 24(DX), Y1
+	VBROADCASTSS 24(BX), Y2
+	VBROADCASTSS 28(DX), Y3
+	VBROADCASTSS 28(BX), Y4
+	VPMOVZXBD    96(CX), Y5
+	VPSRLD       $0x00, Y5, Y6
+	VPAND        Y0, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VSUBPS       Y2, Y6, Y6
+	VMOVUPS      Y6, 768(AX)
+	VPSRLD       $0x04, Y5, Y5
+	VPAND        Y0, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y3, Y5, Y5
+	VSUBPS       Y4, Y5, Y5
+	VMOVUPS      Y5, 896(AX)
+	VPMOVZXBD    104(CX), Y5
+	VPSRLD       $0x00, Y5, Y6
+	VPAND        Y0, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VSUBPS       Y2, Y6, Y6
+	VMOVUPS      Y6, 800(AX)
+	VPSRLD       $0x04, Y5, Y5
+	VPAND        Y0, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y3, Y5, Y5
+	VSUBPS       Y4, Y5, Y5
+	VMOVUPS      Y5, 928(AX)
+	VPMOVZXBD    112(CX), Y5
+	VPSRLD       $0x00, Y5, Y6
+	VPAND        Y0, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VSUBPS       Y2, Y6, Y6
+	VMOVUPS      Y6, 832(AX)
+	VPSRLD       $0x04, Y5, Y5
+	VPAND        Y0, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       Y3, Y5, Y5
+	VSUBPS       Y4, Y5, Y5
+	VMOVUPS      Y5, 960(AX)
+	VPMOVZXBD    120(CX), Y5
+	VPSRLD       $0x00, Y5, Y6
+	VPAND        Y0, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y1, Y6, Y6
+	VSUBPS       Y2, Y6, Y6
+	VMOVUPS      Y6, 864(AX)
+	VPSRLD       $0x04, Y5, Y1
+	VPAND        Y0, Y1, Y1
+	VCVTDQ2PS    Y1, Y1
+	VMULPS       Y3, Y1, Y1
+	VSUBPS       Y4, Y1, Y1
+	VMOVUPS      Y1, 992(AX)
+	VZEROUPPER
+	RET
+
+// func decodeQ5KAVX2(dst *float32, qs *byte, high *byte, scales *[8]float32, offsets *[8]float32)
+// Requires: AVX, AVX2
+TEXT ·decodeQ5KAVX2(SB), NOSPLIT, $0-40
+	// Widens a block of 256.
+	MOVQ         dst+0(FP), AX
+	MOVQ         qs+8(FP), CX
+	MOVQ         scales+24(FP), DX
+	MOVQ         offsets+32(FP), BX
+	MOVL         $0x0000000f, SI
+	VMOVD        SI, X0
+	VPBROADCASTD X0, Y0
+	MOVQ         high+16(FP), SI
+	MOVL         $0x00000010, DI
+	VMOVD        DI, X1
+	VPBROADCASTD X1, Y1
+	VBROADCASTSS (DX), Y2
+	VBROADCASTSS (BX), Y3
+	VBROADCASTSS 4(DX), Y4
+	VBROADCASTSS 4(BX), Y5
+	VPMOVZXBD    (CX), Y6
+	VPMOVZXBD    (SI), Y7
+	VPSRLD       $0x00, Y6, Y8
+	VPAND        Y0, Y8, Y8
+	VPSLLD       $0x04, Y7, Y9
+	VPAND        Y1, Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y2, Y8, Y8
+	VSUBPS       Y3, Y8, Y8
+	VMOVUPS      Y8, (AX)
+	VPSRLD       $0x04, Y6, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x03, Y7, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y4, Y6, Y6
+	VSUBPS       Y5, Y6, Y6
+	VMOVUPS      Y6, 128(AX)
+	VPMOVZXBD    8(CX), Y6
+	VPMOVZXBD    8(SI), Y7
+	VPSRLD       $0x00, Y6, Y8
+	VPAND        Y0, Y8, Y8
+	VPSLLD       $0x04, Y7, Y9
+	VPAND        Y1, Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y2, Y8, Y8
+	VSUBPS       Y3, Y8, Y8
+	VMOVUPS      Y8, 32(AX)
+	VPSRLD       $0x04, Y6, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x03, Y7, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y4, Y6, Y6
+	VSUBPS       Y5, Y6, Y6
+	VMOVUPS      Y6, 160(AX)
+	VPMOVZXBD    16(CX), Y6
+	VPMOVZXBD    16(SI), Y7
+	VPSRLD       $0x00, Y6, Y8
+	VPAND        Y0, Y8, Y8
+	VPSLLD       $0x04, Y7, Y9
+	VPAND        Y1, Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y2, Y8, Y8
+	VSUBPS       Y3, Y8, Y8
+	VMOVUPS      Y8, 64(AX)
+	VPSRLD       $0x04, Y6, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x03, Y7, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y4, Y6, Y6
+	VSUBPS       Y5, Y6, Y6
+	VMOVUPS      Y6, 192(AX)
+	VPMOVZXBD    24(CX), Y6
+	VPMOVZXBD    24(SI), Y7
+	VPSRLD       $0x00, Y6, Y8
+	VPAND        Y0, Y8, Y8
+	VPSLLD       $0x04, Y7, Y9
+	VPAND        Y1, Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y2, Y8, Y8
+	VSUBPS       Y3, Y8, Y8
+	VMOVUPS      Y8, 96(AX)
+	VPSRLD       $0x04, Y6, Y2
+	VPAND        Y0, Y2, Y2
+	VPSLLD       $0x03, Y7, Y3
+	VPAND        Y1, Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VCVTDQ2PS    Y2, Y2
+	VMULPS       Y4, Y2, Y2
+	VSUBPS       Y5, Y2, Y2
+	VMOVUPS      Y2, 224(AX)
+	VBROADCASTSS 8(DX), Y2
+	VBROADCASTSS 8(BX), Y3
+	VBROADCASTSS 12(DX), Y4
+	VBROADCASTSS 12(BX), Y5
+	VPMOVZXBD    32(CX), Y6
+	VPMOVZXBD    (SI), Y7
+	VPSRLD       $0x00, Y6, Y8
+	VPAND        Y0, Y8, Y8
+	VPSLLD       $0x02, Y7, Y9
+	VPAND        Y1, Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y2, Y8, Y8
+	VSUBPS       Y3, Y8, Y8
+	VMOVUPS      Y8, 256(AX)
+	VPSRLD       $0x04, Y6, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x01, Y7, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y4, Y6, Y6
+	VSUBPS       Y5, Y6, Y6
+	VMOVUPS      Y6, 384(AX)
+	VPMOVZXBD    40(CX), Y6
+	VPMOVZXBD    8(SI), Y7
+	VPSRLD       $0x00, Y6, Y8
+	VPAND        Y0, Y8, Y8
+	VPSLLD       $0x02, Y7, Y9
+	VPAND        Y1, Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y2, Y8, Y8
+	VSUBPS       Y3, Y8, Y8
+	VMOVUPS      Y8, 288(AX)
+	VPSRLD       $0x04, Y6, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x01, Y7, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y4, Y6, Y6
+	VSUBPS       Y5, Y6, Y6
+	VMOVUPS      Y6, 416(AX)
+	VPMOVZXBD    48(CX), Y6
+	VPMOVZXBD    16(SI), Y7
+	VPSRLD       $0x00, Y6, Y8
+	VPAND        Y0, Y8, Y8
+	VPSLLD       $0x02, Y7, Y9
+	VPAND        Y1, Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y2, Y8, Y8
+	VSUBPS       Y3, Y8, Y8
+	VMOVUPS      Y8, 320(AX)
+	VPSRLD       $0x04, Y6, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x01, Y7, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y4, Y6, Y6
+	VSUBPS       Y5, Y6, Y6
+	VMOVUPS      Y6, 448(AX)
+	VPMOVZXBD    56(CX), Y6
+	VPMOVZXBD    24(SI), Y7
+	VPSRLD       $0x00, Y6, Y8
+	VPAND        Y0, Y8, Y8
+	VPSLLD       $0x02, Y7, Y9
+	VPAND        Y1, Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y2, Y8, Y8
+	VSUBPS       Y3, Y8, Y8
+	VMOVUPS      Y8, 352(AX)
+	VPSRLD       $0x04, Y6, Y2
+	VPAND        Y0, Y2, Y2
+	VPSLLD       $0x01, Y7, Y3
+	VPAND        Y1, Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VCVTDQ2PS    Y2, Y2
+	VMULPS       Y4, Y2, Y2
+	VSUBPS       Y5, Y2, Y2
+	VMOVUPS      Y2, 480(AX)
+	VBROADCASTSS 16(DX), Y2
+	VBROADCASTSS 16(BX), Y3
+	VBROADCASTSS 20(DX), Y4
+	VBROADCASTSS 20(BX), Y5
+	VPMOVZXBD    64(CX), Y6
+	VPMOVZXBD    (SI), Y7
+	VPSRLD       $0x00, Y6, Y8
+	VPAND        Y0, Y8, Y8
+	VPSLLD       $0x00, Y7, Y9
+	VPAND        Y1, Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y2, Y8, Y8
+	VSUBPS       Y3, Y8, Y8
+	VMOVUPS      Y8, 512(AX)
+	VPSRLD       $0x04, Y6, Y6
+	VPAND        Y0, Y6, Y6
+	VPSRLD       $0x01, Y7, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y4, Y6, Y6
+	VSUBPS       Y5, Y6, Y6
+	VMOVUPS      Y6, 640(AX)
+	VPMOVZXBD    72(CX), Y6
+	VPMOVZXBD    8(SI), Y7
+	VPSRLD       $0x00, Y6, Y8
+	VPAND        Y0, Y8, Y8
+	VPSLLD       $0x00, Y7, Y9
+	VPAND        Y1, Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y2, Y8, Y8
+	VSUBPS       Y3, Y8, Y8
+	VMOVUPS      Y8, 544(AX)
+	VPSRLD       $0x04, Y6, Y6
+	VPAND        Y0, Y6, Y6
+	VPSRLD       $0x01, Y7, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y4, Y6, Y6
+	VSUBPS       Y5, Y6, Y6
+	VMOVUPS      Y6, 672(AX)
+	VPMOVZXBD    80(CX), Y6
+	VPMOVZXBD    16(SI), Y7
+	VPSRLD       $0x00, Y6, Y8
+	VPAND        Y0, Y8, Y8
+	VPSLLD       $0x00, Y7, Y9
+	VPAND        Y1, Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y2, Y8, Y8
+	VSUBPS       Y3, Y8, Y8
+	VMOVUPS      Y8, 576(AX)
+	VPSRLD       $0x04, Y6, Y6
+	VPAND        Y0, Y6, Y6
+	VPSRLD       $0x01, Y7, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y4, Y6, Y6
+	VSUBPS       Y5, Y6, Y6
+	VMOVUPS      Y6, 704(AX)
+	VPMOVZXBD    88(CX), Y6
+	VPMOVZXBD    24(SI), Y7
+	VPSRLD       $0x00, Y6, Y8
+	VPAND        Y0, Y8, Y8
+	VPSLLD       $0x00, Y7, Y9
+	VPAND        Y1, Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y2, Y8, Y8
+	VSUBPS       Y3, Y8, Y8
+	VMOVUPS      Y8, 608(AX)
+	VPSRLD       $0x04, Y6, Y2
+	VPAND        Y0, Y2, Y2
+	VPSRLD       $0x01, Y7, Y3
+	VPAND        Y1, Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VCVTDQ2PS    Y2, Y2
+	VMULPS       Y4, Y2, Y2
+	VSUBPS       Y5, Y2, Y2
+	VMOVUPS      Y2, 736(AX)
+	VBROADCASTSS 24(DX), Y2
+	VBROADCASTSS 24(BX), Y3
+	VBROADCASTSS 28(DX), Y4
+	VBROADCASTSS 28(BX), Y5
+	VPMOVZXBD    96(CX), Y6
+	VPMOVZXBD    (SI), Y7
+	VPSRLD       $0x00, Y6, Y8
+	VPAND        Y0, Y8, Y8
+	VPSRLD       $0x02, Y7, Y9
+	VPAND        Y1, Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y2, Y8, Y8
+	VSUBPS       Y3, Y8, Y8
+	VMOVUPS      Y8, 768(AX)
+	VPSRLD       $0x04, Y6, Y6
+	VPAND        Y0, Y6, Y6
+	VPSRLD       $0x03, Y7, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y4, Y6, Y6
+	VSUBPS       Y5, Y6, Y6
+	VMOVUPS      Y6, 896(AX)
+	VPMOVZXBD    104(CX), Y6
+	VPMOVZXBD    8(SI), Y7
+	VPSRLD       $0x00, Y6, Y8
+	VPAND        Y0, Y8, Y8
+	VPSRLD       $0x02, Y7, Y9
+	VPAND        Y1, Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y2, Y8, Y8
+	VSUBPS       Y3, Y8, Y8
+	VMOVUPS      Y8, 800(AX)
+	VPSRLD       $0x04, Y6, Y6
+	VPAND        Y0, Y6, Y6
+	VPSRLD       $0x03, Y7, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y4, Y6, Y6
+	VSUBPS       Y5, Y6, Y6
+	VMOVUPS      Y6, 928(AX)
+	VPMOVZXBD    112(CX), Y6
+	VPMOVZXBD    16(SI), Y7
+	VPSRLD       $0x00, Y6, Y8
+	VPAND        Y0, Y8, Y8
+	VPSRLD       $0x02, Y7, Y9
+	VPAND        Y1, Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y2, Y8, Y8
+	VSUBPS       Y3, Y8, Y8
+	VMOVUPS      Y8, 832(AX)
+	VPSRLD       $0x04, Y6, Y6
+	VPAND        Y0, Y6, Y6
+	VPSRLD       $0x03, Y7, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y4, Y6, Y6
+	VSUBPS       Y5, Y6, Y6
+	VMOVUPS      Y6, 960(AX)
+	VPMOVZXBD    120(CX), Y6
+	VPMOVZXBD    24(SI), Y7
+	VPSRLD       $0x00, Y6, Y8
+	VPAND        Y0, Y8, Y8
+	VPSRLD       $0x02, Y7, Y9
+	VPAND        Y1, Y9, Y9
+	VPOR         Y9, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y2, Y8, Y8
+	VSUBPS       Y3, Y8, Y8
+	VMOVUPS      Y8, 864(AX)
+	VPSRLD       $0x04, Y6, Y2
+	VPAND        Y0, Y2, Y2
+	VPSRLD       $0x03, Y7, Y0
+	VPAND        Y1, Y0, Y0
+	VPOR         Y0, Y2, Y2
+	VCVTDQ2PS    Y2, Y2
+	VMULPS       Y4, Y2, Y2
+	VSUBPS       Y5, Y2, Y2
+	VMOVUPS      Y2, 992(AX)
+	VZEROUPPER
+	RET
+
+// func decodeQ6KAVX2(dst *float32, low *byte, high *byte, scales *[16]float32)
+// Requires: AVX, AVX2
+TEXT ·decodeQ6KAVX2(SB), NOSPLIT, $0-32
+	// Widens a block of 256.
+	MOVQ         dst+0(FP), AX
+	MOVQ         low+8(FP), CX
+	MOVQ         high+16(FP), DX
+	MOVQ         scales+24(FP), BX
+	MOVL         $0x0000000f, SI
+	VMOVD        SI, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00000030, SI
+	VMOVD        SI, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x00000020, SI
+	VMOVD        SI, X2
+	VPBROADCASTD X2, Y2
+	VPMOVZXBD    (CX), Y3
+	VPMOVZXBD    32(CX), Y4
+	VPMOVZXBD    (DX), Y5
+	VPSRLD       $0x00, Y3, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x04, Y5, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VPSUBD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS (BX), Y7
+	VMULPS       Y7, Y6, Y6
+	VMOVUPS      Y6, (AX)
+	VPSRLD       $0x00, Y4, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x02, Y5, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VPSUBD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(BX), Y7
+	VMULPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 128(AX)
+	VPSRLD       $0x04, Y3, Y3
+	VPAND        Y0, Y3, Y3
+	VPSLLD       $0x00, Y5, Y6
+	VPAND        Y1, Y6, Y6
+	VPOR         Y6, Y3, Y3
+	VPSUBD       Y2, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 16(BX), Y6
+	VMULPS       Y6, Y3, Y3
+	VMOVUPS      Y3, 256(AX)
+	VPSRLD       $0x04, Y4, Y3
+	VPAND        Y0, Y3, Y3
+	VPSRLD       $0x02, Y5, Y4
+	VPAND        Y1, Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VPSUBD       Y2, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 24(BX), Y4
+	VMULPS       Y4, Y3, Y3
+	VMOVUPS      Y3, 384(AX)
+	VPMOVZXBD    8(CX), Y3
+	VPMOVZXBD    40(CX), Y4
+	VPMOVZXBD    8(DX), Y5
+	VPSRLD       $0x00, Y3, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x04, Y5, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VPSUBD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS (BX), Y7
+	VMULPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 32(AX)
+	VPSRLD       $0x00, Y4, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x02, Y5, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VPSUBD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 8(BX), Y7
+	VMULPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 160(AX)
+	VPSRLD       $0x04, Y3, Y3
+	VPAND        Y0, Y3, Y3
+	VPSLLD       $0x00, Y5, Y6
+	VPAND        Y1, Y6, Y6
+	VPOR         Y6, Y3, Y3
+	VPSUBD       Y2, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 16(BX), Y6
+	VMULPS       Y6, Y3, Y3
+	VMOVUPS      Y3, 288(AX)
+	VPSRLD       $0x04, Y4, Y3
+	VPAND        Y0, Y3, Y3
+	VPSRLD       $0x02, Y5, Y4
+	VPAND        Y1, Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VPSUBD       Y2, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 24(BX), Y4
+	VMULPS       Y4, Y3, Y3
+	VMOVUPS      Y3, 416(AX)
+	VPMOVZXBD    16(CX), Y3
+	VPMOVZXBD    48(CX), Y4
+	VPMOVZXBD    16(DX), Y5
+	VPSRLD       $0x00, Y3, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x04, Y5, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VPSUBD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 4(BX), Y7
+	VMULPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 64(AX)
+	VPSRLD       $0x00, Y4, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x02, Y5, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VPSUBD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(BX), Y7
+	VMULPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 192(AX)
+	VPSRLD       $0x04, Y3, Y3
+	VPAND        Y0, Y3, Y3
+	VPSLLD       $0x00, Y5, Y6
+	VPAND        Y1, Y6, Y6
+	VPOR         Y6, Y3, Y3
+	VPSUBD       Y2, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 20(BX), Y6
+	VMULPS       Y6, Y3, Y3
+	VMOVUPS      Y3, 320(AX)
+	VPSRLD       $0x04, Y4, Y3
+	VPAND        Y0, Y3, Y3
+	VPSRLD       $0x02, Y5, Y4
+	VPAND        Y1, Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VPSUBD       Y2, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 28(BX), Y4
+	VMULPS       Y4, Y3, Y3
+	VMOVUPS      Y3, 448(AX)
+	VPMOVZXBD    24(CX), Y3
+	VPMOVZXBD    56(CX), Y4
+	VPMOVZXBD    24(DX), Y5
+	VPSRLD       $0x00, Y3, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x04, Y5, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VPSUBD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 4(BX), Y7
+	VMULPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 96(AX)
+	VPSRLD       $0x00, Y4, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x02, Y5, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VPSUBD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 12(BX), Y7
+	VMULPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 224(AX)
+	VPSRLD       $0x04, Y3, Y3
+	VPAND        Y0, Y3, Y3
+	VPSLLD       $0x00, Y5, Y6
+	VPAND        Y1, Y6, Y6
+	VPOR         Y6, Y3, Y3
+	VPSUBD       Y2, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 20(BX), Y6
+	VMULPS       Y6, Y3, Y3
+	VMOVUPS      Y3, 352(AX)
+	VPSRLD       $0x04, Y4, Y3
+	VPAND        Y0, Y3, Y3
+	VPSRLD       $0x02, Y5, Y4
+	VPAND        Y1, Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VPSUBD       Y2, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 28(BX), Y4
+	VMULPS       Y4, Y3, Y3
+	VMOVUPS      Y3, 480(AX)
+	VPMOVZXBD    64(CX), Y3
+	VPMOVZXBD    96(CX), Y4
+	VPMOVZXBD    32(DX), Y5
+	VPSRLD       $0x00, Y3, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x04, Y5, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VPSUBD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 32(BX), Y7
+	VMULPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 512(AX)
+	VPSRLD       $0x00, Y4, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x02, Y5, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VPSUBD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 40(BX), Y7
+	VMULPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 640(AX)
+	VPSRLD       $0x04, Y3, Y3
+	VPAND        Y0, Y3, Y3
+	VPSLLD       $0x00, Y5, Y6
+	VPAND        Y1, Y6, Y6
+	VPOR         Y6, Y3, Y3
+	VPSUBD       Y2, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 48(BX), Y6
+	VMULPS       Y6, Y3, Y3
+	VMOVUPS      Y3, 768(AX)
+	VPSRLD       $0x04, Y4, Y3
+	VPAND        Y0, Y3, Y3
+	VPSRLD       $0x02, Y5, Y4
+	VPAND        Y1, Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VPSUBD       Y2, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 56(BX), Y4
+	VMULPS       Y4, Y3, Y3
+	VMOVUPS      Y3, 896(AX)
+	VPMOVZXBD    72(CX), Y3
+	VPMOVZXBD    104(CX), Y4
+	VPMOVZXBD    40(DX), Y5
+	VPSRLD       $0x00, Y3, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x04, Y5, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VPSUBD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 32(BX), Y7
+	VMULPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 544(AX)
+	VPSRLD       $0x00, Y4, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x02, Y5, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VPSUBD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 40(BX), Y7
+	VMULPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 672(AX)
+	VPSRLD       $0x04, Y3, Y3
+	VPAND        Y0, Y3, Y3
+	VPSLLD       $0x00, Y5, Y6
+	VPAND        Y1, Y6, Y6
+	VPOR         Y6, Y3, Y3
+	VPSUBD       Y2, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 48(BX), Y6
+	VMULPS       Y6, Y3, Y3
+	VMOVUPS      Y3, 800(AX)
+	VPSRLD       $0x04, Y4, Y3
+	VPAND        Y0, Y3, Y3
+	VPSRLD       $0x02, Y5, Y4
+	VPAND        Y1, Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VPSUBD       Y2, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 56(BX), Y4
+	VMULPS       Y4, Y3, Y3
+	VMOVUPS      Y3, 928(AX)
+	VPMOVZXBD    80(CX), Y3
+	VPMOVZXBD    112(CX), Y4
+	VPMOVZXBD    48(DX), Y5
+	VPSRLD       $0x00, Y3, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x04, Y5, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VPSUBD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 36(BX), Y7
+	VMULPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 576(AX)
+	VPSRLD       $0x00, Y4, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x02, Y5, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VPSUBD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 44(BX), Y7
+	VMULPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 704(AX)
+	VPSRLD       $0x04, Y3, Y3
+	VPAND        Y0, Y3, Y3
+	VPSLLD       $0x00, Y5, Y6
+	VPAND        Y1, Y6, Y6
+	VPOR         Y6, Y3, Y3
+	VPSUBD       Y2, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 52(BX), Y6
+	VMULPS       Y6, Y3, Y3
+	VMOVUPS      Y3, 832(AX)
+	VPSRLD       $0x04, Y4, Y3
+	VPAND        Y0, Y3, Y3
+	VPSRLD       $0x02, Y5, Y4
+	VPAND        Y1, Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VPSUBD       Y2, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 60(BX), Y4
+	VMULPS       Y4, Y3, Y3
+	VMOVUPS      Y3, 960(AX)
+	VPMOVZXBD    88(CX), Y3
+	VPMOVZXBD    120(CX), Y4
+	VPMOVZXBD    56(DX), Y5
+	VPSRLD       $0x00, Y3, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x04, Y5, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VPSUBD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 36(BX), Y7
+	VMULPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 608(AX)
+	VPSRLD       $0x00, Y4, Y6
+	VPAND        Y0, Y6, Y6
+	VPSLLD       $0x02, Y5, Y7
+	VPAND        Y1, Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VPSUBD       Y2, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VBROADCASTSS 44(BX), Y7
+	VMULPS       Y7, Y6, Y6
+	VMOVUPS      Y6, 736(AX)
+	VPSRLD       $0x04, Y3, Y3
+	VPAND        Y0, Y3, Y3
+	VPSLLD       $0x00, Y5, Y6
+	VPAND        Y1, Y6, Y6
+	VPOR         Y6, Y3, Y3
+	VPSUBD       Y2, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 52(BX), Y6
+	VMULPS       Y6, Y3, Y3
+	VMOVUPS      Y3, 864(AX)
+	VPSRLD       $0x04, Y4, Y3
+	VPAND        Y0, Y3, Y3
+	VPSRLD       $0x02, Y5, Y0
+	VPAND        Y1, Y0, Y0
+	VPOR         Y0, Y3, Y3
+	VPSUBD       Y2, Y3, Y3
+	VCVTDQ2PS    Y3, Y3
+	VBROADCASTSS 60(BX), Y0
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      Y3, 992(AX)
+	VZEROUPPER
+	RET
+
 // func encodeQ8AVX2(dst *byte, src *float32, blocks int)
 // Requires: AVX, AVX2, F16C
 TEXT ·encodeQ8AVX2(SB), NOSPLIT, $0-24
@@ -178,7 +1225,7 @@ TEXT ·encodeQ8AVX2(SB), NOSPLIT, $0-24
 	VPBROADCASTD X4, Y4
 	VPMOVZXBD    byteOrder<>+0(SB), Y5
 
-block6:
+block8:
 	VXORPS       Y6, Y6, Y6
 	VMOVUPS      (CX), Y7
 	VANDPS       Y0, Y7, Y8
@@ -233,7 +1280,7 @@ block6:
 	ADDQ         $0x00000080, CX
 	ADDQ         $0x00000022, AX
 	DECQ         DX
-	JNZ          block6
+	JNZ          block8
 	VZEROUPPER
 	RET
 
@@ -256,7 +1303,7 @@ TEXT ·scanF32AVX2(SB), NOSPLIT, $0-24
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 
-loop7:
+loop9:
 	VMOVUPS  (CX), Y7
 	VPAND    Y0, Y7, Y7
 	VPCMPEQD Y2, Y7, Y8
@@ -281,7 +1328,7 @@ loop7:
 	VPMAXSD  Y7, Y3, Y3
 	ADDQ     $0x00000040, CX
 	SUBQ     $0x00000010, DX
-	JNZ      loop7
+	JNZ      loop9
 	VMOVDQU  Y3, (AX)
 	VMOVDQU  Y4, 32(AX)
 	VMOVDQU  Y5, 64(AX)
@@ -308,7 +1355,7 @@ TEXT ·scanF16AVX2(SB), NOSPLIT, $0-24
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 
-loop8:
+loop10:
 	VCVTPH2PS (CX), Y7
 	VPAND     Y0, Y7, Y7
 	VPCMPEQD  Y2, Y7, Y8
@@ -333,7 +1380,7 @@ loop8:
 	VPMAXSD   Y7, Y3, Y3
 	ADDQ      $0x00000020, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop8
+	JNZ       loop10
 	VMOVDQU   Y3, (AX)
 	VMOVDQU   Y4, 32(AX)
 	VMOVDQU   Y5, 64(AX)
@@ -360,7 +1407,7 @@ TEXT ·scanBF16AVX2(SB), NOSPLIT, $0-24
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 
-loop9:
+loop11:
 	VPMOVZXWD (CX), Y7
 	VPSLLD    $0x10, Y7, Y7
 	VPAND     Y0, Y7, Y7
@@ -387,7 +1434,7 @@ loop9:
 	VPMAXSD   Y7, Y3, Y3
 	ADDQ      $0x00000020, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop9
+	JNZ       loop11
 	VMOVDQU   Y3, (AX)
 	VMOVDQU   Y4, 32(AX)
 	VMOVDQU   Y5, 64(AX)

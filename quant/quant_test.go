@@ -124,39 +124,68 @@ func TestEncodeGolden(t *testing.T) {
 // TestDecodeQuantised compares the error of every block type of the reference
 // quantiser with the root mean square that was computed for it elsewhere.
 func TestDecodeQuantised(t *testing.T) {
-	tensors, _ := readTensors(t, "testdata/quantize.safetensors")
-	var doc struct {
-		Rows  []string
-		Types map[string]struct {
-			RMSE map[string]float64 `json:"rmse_per_row"`
+	eachPath(t, func(t *testing.T) {
+		tensors, _ := readTensors(t, "testdata/quantize.safetensors")
+		var doc struct {
+			Rows  []string
+			Types map[string]struct {
+				RMSE map[string]float64 `json:"rmse_per_row"`
+			}
 		}
-	}
-	text, err := os.ReadFile("testdata/quantize.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Python writes infinities bare, which is no JSON.
-	text = bytes.ReplaceAll(text, []byte("Infinity"), []byte("-1"))
-	if err := json.Unmarshal(text, &doc); err != nil {
-		t.Fatal(err)
-	}
-	input := decodeAll(t, F32, tensors["input"])
-	for name, typ := range doc.Types {
-		got := decodeAll(t, parseDType(t, name), tensors[name])
-		for i, row := range doc.Rows {
-			var e Error
-			e.Add(input[i*256:(i+1)*256], got[i*256:(i+1)*256])
-			want := typ.RMSE[row]
-			if want < 0 {
-				if !math.IsInf(e.RMSE(), 1) && !math.IsNaN(e.RMSE()) {
-					t.Errorf("%s %s: error %g, want infinity", name, row, e.RMSE())
+		text, err := os.ReadFile("testdata/quantize.json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Python writes infinities bare, which is no JSON.
+		text = bytes.ReplaceAll(text, []byte("Infinity"), []byte("-1"))
+		if err := json.Unmarshal(text, &doc); err != nil {
+			t.Fatal(err)
+		}
+		input := decodeAll(t, F32, tensors["input"])
+		for name, typ := range doc.Types {
+			got := decodeAll(t, parseDType(t, name), tensors[name])
+			for i, row := range doc.Rows {
+				var e Error
+				e.Add(input[i*256:(i+1)*256], got[i*256:(i+1)*256])
+				want := typ.RMSE[row]
+				if want < 0 {
+					if !math.IsInf(e.RMSE(), 1) && !math.IsNaN(e.RMSE()) {
+						t.Errorf("%s %s: error %g, want infinity", name, row, e.RMSE())
+					}
+					continue
 				}
-				continue
-			}
-			if math.Abs(e.RMSE()-want) > 1e-5*want+1e-12 {
-				t.Errorf("%s %s: error %g, want %g", name, row, e.RMSE(), want)
+				if math.Abs(e.RMSE()-want) > 1e-5*want+1e-12 {
+					t.Errorf("%s %s: error %g, want %g", name, row, e.RMSE(), want)
+				}
 			}
 		}
+	})
+}
+
+// TestDecodePaths decodes random bytes, which need not be a sane tensor, on each
+// path.
+func TestDecodePaths(t *testing.T) {
+	r := rand.New(rand.NewPCG(15, 16))
+	for d := Invalid; d < numDTypes; d++ {
+		if !CanDecode(d) {
+			continue
+		}
+		src := make([]byte, 5*d.BlockBytes()*max(1, 256/d.BlockLen())+1)[1:]
+		for i := range src {
+			src[i] = byte(r.Uint32())
+		}
+		var want []float32
+		eachPath(t, func(t *testing.T) {
+			got := decodeAll(t, d, src)
+			if want == nil {
+				want = got
+			}
+			for i, w := range want {
+				if got[i] != w && (got[i] == got[i] || w == w) {
+					t.Fatalf("%s: element %d is %v, want %v", d, i, got[i], w)
+				}
+			}
+		})
 	}
 }
 

@@ -18,6 +18,21 @@ func decodeBF16AVX2(dst *float32, src *byte, n int)
 func decodeQ8AVX2(dst *float32, src *byte, blocks int)
 
 //go:noescape
+func decodeQ4AVX2(dst *float32, src *byte, blocks int)
+
+//go:noescape
+func decodeQ41AVX2(dst *float32, src *byte, blocks int)
+
+//go:noescape
+func decodeQ4KAVX2(dst *float32, qs *byte, scales *[8]float32, offsets *[8]float32)
+
+//go:noescape
+func decodeQ5KAVX2(dst *float32, qs *byte, high *byte, scales *[8]float32, offsets *[8]float32)
+
+//go:noescape
+func decodeQ6KAVX2(dst *float32, low *byte, high *byte, scales *[16]float32)
+
+//go:noescape
 func encodeQ8AVX2(dst *byte, src *float32, blocks int)
 
 //go:noescape

@@ -19,10 +19,12 @@ func decodeQ2K(dst []float32, src []byte) {
 	for ; len(dst) > 0; dst, src = dst[superLen:], src[84:] {
 		scales, qs := src[:16], src[16:80]
 		d, dmin := f16At(src[80:]), f16At(src[82:])
-		for i := range superLen {
-			scale, offset := float32(d*float32(scales[i/16]&15)), float32(dmin*float32(scales[i/16]>>4))
-			q := qs[i/128*32+i%32] >> (i % 128 / 32 * 2) & 3
-			dst[i] = float32(scale*float32(q)) - offset
+		for g, packed := range scales {
+			scale, offset := d*float32(packed&15), dmin*float32(packed>>4)
+			out, shift := dst[g*16:][:16], g%8/2*2
+			for i, q := range qs[g/8*32+g%2*16:][:16] {
+				out[i] = float32(scale*float32(q>>shift&3)) - offset
+			}
 		}
 	}
 }
@@ -33,18 +35,15 @@ func decodeQ2K(dst []float32, src []byte) {
 func decodeQ3K(dst []float32, src []byte) {
 	for ; len(dst) > 0; dst, src = dst[superLen:], src[110:] {
 		high, qs, packed, d := src[:32], src[32:96], src[96:108], f16At(src[108:])
-		var scales [16]float32
-		for i := range scales {
-			low4 := packed[i%8] >> (i / 8 * 4) & 15
-			high2 := packed[8+i%4] >> (i / 4 * 2) & 3
-			scales[i] = d * float32(int(low4|high2<<4)-32)
-		}
-		for i := range superLen {
-			q := int(qs[i/128*32+i%32] >> (i % 128 / 32 * 2) & 3)
-			if high[i%32]>>(i/32)&1 == 0 {
-				q -= 4
+		for g := range 16 {
+			low4 := packed[g%8] >> (g / 8 * 4) & 15
+			high2 := packed[8+g%4] >> (g / 4 * 2) & 3
+			scale := d * float32(int(low4|high2<<4)-32)
+			out, shift, bit := dst[g*16:][:16], g%8/2*2, g/2
+			high := high[g%2*16:][:16]
+			for i, q := range qs[g/8*32+g%2*16:][:16] {
+				out[i] = scale * float32(int(q>>shift&3)+int(high[i]>>bit&1)<<2-4)
 			}
-			dst[i] = scales[i/16] * float32(q)
 		}
 	}
 }
@@ -59,48 +58,69 @@ func scaleMin(packed []byte, j int) (scale, offset byte) {
 	return packed[j+4]&15 | packed[j-4]>>6<<4, packed[j+4]>>4 | packed[j]>>6<<4
 }
 
-// decodeQ4K: d, dmin, twelve bytes of scales, 128 bytes of four-bit integers;
+// groupScales unpacks the scales and offsets of a block of Q4_K or Q5_K.
+func groupScales(src []byte) (scales, offsets [8]float32) {
+	d, dmin, packed := f16At(src), f16At(src[2:]), src[4:16]
+	for j := range scales {
+		s, m := scaleMin(packed, j)
+		scales[j], offsets[j] = d*float32(s), dmin*float32(m)
+	}
+	return scales, offsets
+}
+
+// decodeQ4KGo: d, dmin, twelve bytes of scales, 128 bytes of four-bit integers;
 // each run of 32 bytes holds 32 elements in the low halves, the next 32 in the
 // high halves.
-func decodeQ4K(dst []float32, src []byte) {
+func decodeQ4KGo(dst []float32, src []byte) {
 	for ; len(dst) > 0; dst, src = dst[superLen:], src[144:] {
-		d, dmin, packed, qs := f16At(src), f16At(src[2:]), src[4:16], src[16:144]
-		for j := range 8 {
-			s, m := scaleMin(packed, j)
-			scale, offset := d*float32(s), dmin*float32(m)
-			for i, q := range qs[j/2*32:][:32] {
-				dst[j*32+i] = float32(scale*float32(q>>(j%2*4)&15)) - offset
+		scales, offsets := groupScales(src)
+		for j, scale := range scales {
+			offset, shift, out := offsets[j], j%2*4, dst[j*32:][:32]
+			for i, q := range src[16+j/2*32:][:32] {
+				out[i] = float32(scale*float32(q>>shift&15)) - offset
 			}
 		}
 	}
 }
 
-// decodeQ5K: as Q4_K, with 32 bytes of fifth bits before the integers: bit j of
-// byte i belongs to element i of group j.
-func decodeQ5K(dst []float32, src []byte) {
+// decodeQ5KGo: as Q4_K, with 32 bytes of fifth bits before the integers: bit j
+// of byte i belongs to element i of group j.
+func decodeQ5KGo(dst []float32, src []byte) {
 	for ; len(dst) > 0; dst, src = dst[superLen:], src[176:] {
-		d, dmin, packed, high, qs := f16At(src), f16At(src[2:]), src[4:16], src[16:48], src[48:176]
-		for j := range 8 {
-			s, m := scaleMin(packed, j)
-			scale, offset := d*float32(s), dmin*float32(m)
-			for i, q := range qs[j/2*32:][:32] {
-				v := q>>(j%2*4)&15 | high[i]>>j&1<<4
-				dst[j*32+i] = float32(scale*float32(v)) - offset
+		scales, offsets := groupScales(src)
+		high := src[16:48]
+		for j, scale := range scales {
+			offset, shift, out := offsets[j], j%2*4, dst[j*32:][:32]
+			for i, q := range src[48+j/2*32:][:32] {
+				out[i] = float32(scale*float32(q>>shift&15|high[i]>>j&1<<4)) - offset
 			}
 		}
 	}
 }
 
-// decodeQ6K: 128 bytes of low four bits, 64 bytes of high two bits, sixteen
+// q6Scales unpacks the scales of a block of Q6_K.
+func q6Scales(src []byte) (scales [16]float32) {
+	d := f16At(src[208:])
+	for g, s := range src[192:208] {
+		scales[g] = d * float32(int8(s))
+	}
+	return scales
+}
+
+// decodeQ6KGo: 128 bytes of low four bits, 64 bytes of high two bits, sixteen
 // signed scales, d; integers are offset by 32. Each half of 128 elements uses
 // 64 low bytes (low halves first) and 32 high bytes (lowest bits first).
-func decodeQ6K(dst []float32, src []byte) {
+func decodeQ6KGo(dst []float32, src []byte) {
 	for ; len(dst) > 0; dst, src = dst[superLen:], src[210:] {
-		low, high, scales, d := src[:128], src[128:192], src[192:208], f16At(src[208:])
-		for i := range superLen {
-			half, k := i/128, i%128
-			q := low[half*64+k%64]>>(k/64*4)&15 | high[half*32+k%32]>>(k/32*2)&3<<4
-			dst[i] = float32(d*float32(int8(scales[i/16]))) * float32(int(q)-32)
+		for g, scale := range q6Scales(src) {
+			// Group g is number k in its half.
+			half, k := g/8, g%8
+			low := src[half*64+k%4*16:][:16]
+			high := src[128+half*32+k%2*16:][:16]
+			out, lowShift, highShift := dst[g*16:][:16], k/4*4, k/2*2
+			for i, q := range low {
+				out[i] = scale * float32(int(q>>lowShift&15|high[i]>>highShift&3<<4)-32)
+			}
 		}
 	}
 }

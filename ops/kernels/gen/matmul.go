@@ -135,22 +135,6 @@ func forRows(rows Register, block func(n int)) {
 	Label(done)
 }
 
-// blockType is a type of blocks of 32 elements that gemvBlocks reads in place.
-type blockType struct {
-	name   string
-	bytes  int  // of a block
-	at     int  // where the integers lie, behind the binary16 numbers
-	nibble bool // four bits an integer, low halves first
-	bias   int  // subtracted from the integers
-	offset bool // a second binary16 number is added to every element
-}
-
-var (
-	q8  = blockType{name: "Q8", bytes: 34, at: 2}
-	q4  = blockType{name: "Q4", bytes: 18, at: 2, nibble: true, bias: 8}
-	q41 = blockType{name: "Q41", bytes: 20, at: 4, nibble: true, offset: true}
-)
-
 // gemvBlocks is gemv for block types. The products of a block are summed before
 // the scale multiplies them; the offset multiplies the sum of the vector.
 func (v isa) gemvBlocks(t blockType) {
@@ -158,24 +142,7 @@ func (v isa) gemvBlocks(t blockType) {
 	Comment("y[r] = sum over blocks of scale * sum of w[r,c]*x[c]")
 	y, w, x := Load(Param("y"), GP64()), Load(Param("w"), GP64()), Load(Param("x"), GP64())
 	rows, ahead, blocks := Load(Param("rows"), GP64()), Load(Param("ahead"), GP64()), Load(Param("blocks"), GP64())
-	var low, bias VecVirtual
-	if t.nibble {
-		low = v.words(15)
-	}
-	if t.bias != 0 {
-		bias = v.words(uint32(t.bias))
-	}
-	// half widens the binary16 number at m into every lane.
-	half := func(m Mem) VecVirtual {
-		d := v.reg()
-		narrow := d.AsX()
-		if v.wide {
-			narrow = d.AsY()
-		}
-		VPBROADCASTW(m, narrow)
-		VCVTPH2PS(narrow, d)
-		return d
-	}
+	constants := v.blockConstants(t)
 	block := func(n int) {
 		row := make([]Register, n)
 		stride := Load(Param("stride"), GP64())
@@ -209,33 +176,16 @@ func (v isa) gemvBlocks(t blockType) {
 				PREFETCHT0(Mem{Base: row[i], Index: ahead, Scale: 1})
 			}
 			inner := v.reg()
-			var packed [2]VecVirtual // nibbles, one byte in every double word
-			for k := 0; k < 32; k += v.lanes {
-				q := v.reg()
-				from := Mem{Base: row[i], Disp: t.at + k}
-				switch {
-				case !t.nibble:
-					VPMOVSXBD(from, q)
-				case k < 16:
-					VPMOVZXBD(from, q)
-					packed[k/v.lanes] = q
-					q = v.and(q, low)
-				default:
-					VPSRLD(U8(4), packed[(k-16)/v.lanes], q)
-				}
-				if t.bias != 0 {
-					VPSUBD(bias, q, q)
-				}
-				VCVTDQ2PS(q, q)
+			v.integers(t, constants, row[i], func(k int, q VecVirtual) {
 				if k == 0 {
 					VMULPS(xAt(k), q, inner)
 				} else {
 					VFMADD231PS(xAt(k), q, inner)
 				}
-			}
-			VFMADD231PS(half(Mem{Base: row[i]}), inner, sums[i])
+			})
+			VFMADD231PS(v.widenHalf(Mem{Base: row[i]}), inner, sums[i])
 			if t.offset {
-				VFMADD231PS(half(Mem{Base: row[i], Disp: 2}), total, sums[i])
+				VFMADD231PS(v.widenHalf(Mem{Base: row[i], Disp: 2}), total, sums[i])
 			}
 			ADDQ(U32(t.bytes), row[i])
 		}

@@ -54,27 +54,12 @@ func conversions() {
 		})
 	}
 
-	v.text("decodeQ8", "(dst *float32, src *byte, blocks int)")
-	Comment("Widens blocks of a binary16 scale and 32 signed bytes.")
-	dst, src, blocks := Load(Param("dst"), GP64()), Load(Param("src"), GP64()), Load(Param("blocks"), GP64())
-	loop := label("block")
-	Label(loop)
-	d := YMM()
-	VPBROADCASTW(Mem{Base: src}, d.AsX())
-	VCVTPH2PS(d.AsX(), d)
-	for k := 0; k < 32; k += 8 {
-		q := YMM()
-		VPMOVSXBD(Mem{Base: src, Disp: 2 + k}, q)
-		VCVTDQ2PS(q, q)
-		VMULPS(d, q, q)
-		VMOVUPS(q, Mem{Base: dst, Disp: 4 * k})
+	for _, t := range []blockType{q8, q4, q41} {
+		v.decodeBlocks(t)
 	}
-	ADDQ(U32(34), src)
-	ADDQ(U32(128), dst)
-	DECQ(blocks)
-	JNZ(LabelRef(loop))
-	end()
-
+	v.decodeSuper("decodeQ4K", "(dst *float32, qs *byte, scales, offsets *[8]float32)", false)
+	v.decodeSuper("decodeQ5K", "(dst *float32, qs, high *byte, scales, offsets *[8]float32)", true)
+	v.decodeQ6K()
 	v.encodeQ8()
 	for _, t := range []element{f32, f16, bf16} {
 		v.scan(t)
@@ -97,6 +82,122 @@ func (v isa) sixteens(dstBytes, srcBytes int, body func(dst, src Register)) {
 	ADDQ(U32(16*srcBytes), src)
 	SUBQ(U32(16), n)
 	JNZ(LabelRef(loop))
+	end()
+}
+
+// decodeBlocks emits the decoder of a type of blocks of 32.
+func (v isa) decodeBlocks(t blockType) {
+	v.text("decode"+t.name, "(dst *float32, src *byte, blocks int)")
+	Comment("Widens blocks of 32.")
+	dst, src, blocks := Load(Param("dst"), GP64()), Load(Param("src"), GP64()), Load(Param("blocks"), GP64())
+	constants := v.blockConstants(t)
+	loop := label("block")
+	Label(loop)
+	d := v.widenHalf(Mem{Base: src})
+	var offset VecVirtual
+	if t.offset {
+		offset = v.widenHalf(Mem{Base: src, Disp: 2})
+	}
+	v.integers(t, constants, src, func(k int, q VecVirtual) {
+		VMULPS(d, q, q)
+		if t.offset {
+			VADDPS(offset, q, q)
+		}
+		VMOVUPS(q, Mem{Base: dst, Disp: 4 * k})
+	})
+	ADDQ(U32(t.bytes), src)
+	ADDQ(U32(128), dst)
+	DECQ(blocks)
+	JNZ(LabelRef(loop))
+	end()
+}
+
+// decodeSuper emits the decoder of one block of Q4_K, or of Q5_K, which has a
+// fifth bit; see decodeQ4KGo and decodeQ5KGo.
+func (v isa) decodeSuper(name, signature string, fifth bool) {
+	v.text(name, signature)
+	Comment("Widens a block of 256.")
+	dst, qs := Load(Param("dst"), GP64()), Load(Param("qs"), GP64())
+	scales, offsets := Load(Param("scales"), GP64()), Load(Param("offsets"), GP64())
+	low := v.words(15)
+	var high Register
+	var sixteen VecVirtual
+	if fifth {
+		high, sixteen = Load(Param("high"), GP64()), v.words(16)
+	}
+	for pair := range 4 { // of groups, in the halves of the same bytes
+		var scale, offset [2]VecVirtual
+		for i := range scale {
+			scale[i], offset[i] = YMM(), YMM()
+			VBROADCASTSS(Mem{Base: scales, Disp: 4 * (2*pair + i)}, scale[i])
+			VBROADCASTSS(Mem{Base: offsets, Disp: 4 * (2*pair + i)}, offset[i])
+		}
+		for k := 0; k < 32; k += 8 {
+			packed, bits := YMM(), YMM()
+			VPMOVZXBD(Mem{Base: qs, Disp: 32*pair + k}, packed)
+			if fifth {
+				VPMOVZXBD(Mem{Base: high, Disp: k}, bits)
+			}
+			for i := range scale {
+				q := YMM()
+				VPSRLD(U8(4*i), packed, q)
+				VPAND(low, q, q)
+				if fifth {
+					bit := YMM()
+					if shift := 4 - (2*pair + i); shift >= 0 {
+						VPSLLD(U8(shift), bits, bit)
+					} else {
+						VPSRLD(U8(-shift), bits, bit)
+					}
+					VPAND(sixteen, bit, bit)
+					VPOR(bit, q, q)
+				}
+				VCVTDQ2PS(q, q)
+				VMULPS(scale[i], q, q)
+				VSUBPS(offset[i], q, q)
+				VMOVUPS(q, Mem{Base: dst, Disp: 4 * (64*pair + 32*i + k)})
+			}
+		}
+	}
+	end()
+}
+
+// decodeQ6K emits the decoder of one block; see decodeQ6KGo.
+func (v isa) decodeQ6K() {
+	v.text("decodeQ6K", "(dst *float32, low, high *byte, scales *[16]float32)")
+	Comment("Widens a block of 256.")
+	dst, low, high := Load(Param("dst"), GP64()), Load(Param("low"), GP64()), Load(Param("high"), GP64())
+	scales := Load(Param("scales"), GP64())
+	four, two, bias := v.words(15), v.words(3<<4), v.words(32)
+	for half := range 2 {
+		for k := 0; k < 32; k += 8 {
+			var lows [2]VecVirtual // of elements 0 to 31, and 32 to 63
+			for i := range lows {
+				lows[i] = YMM()
+				VPMOVZXBD(Mem{Base: low, Disp: 64*half + 32*i + k}, lows[i])
+			}
+			highs := YMM()
+			VPMOVZXBD(Mem{Base: high, Disp: 32*half + k}, highs)
+			for i := range 4 { // runs of 32 elements
+				q, bits, scale := YMM(), YMM(), YMM()
+				VPSRLD(U8(i/2*4), lows[i%2], q)
+				VPAND(four, q, q)
+				if shift := 4 - 2*i; shift >= 0 {
+					VPSLLD(U8(shift), highs, bits)
+				} else {
+					VPSRLD(U8(-shift), highs, bits)
+				}
+				VPAND(two, bits, bits)
+				VPOR(bits, q, q)
+				VPSUBD(bias, q, q)
+				VCVTDQ2PS(q, q)
+				at := 128*half + 32*i + k
+				VBROADCASTSS(Mem{Base: scales, Disp: 4 * (at / 16)}, scale)
+				VMULPS(scale, q, q)
+				VMOVUPS(q, Mem{Base: dst, Disp: 4 * at})
+			}
+		}
+	}
 	end()
 }
 

@@ -1,0 +1,73 @@
+package main
+
+import (
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// blockType is a type of blocks of 32 elements (see package quant).
+type blockType struct {
+	name   string
+	bytes  int  // of a block
+	at     int  // where the integers lie, behind the binary16 numbers
+	nibble bool // four bits an integer, low halves first
+	bias   int  // subtracted from the integers
+	offset bool // a second binary16 number is added to every element
+}
+
+var (
+	q8  = blockType{name: "Q8", bytes: 34, at: 2}
+	q4  = blockType{name: "Q4", bytes: 18, at: 2, nibble: true, bias: 8}
+	q41 = blockType{name: "Q41", bytes: 20, at: 4, nibble: true, offset: true}
+)
+
+// blockConstants are the registers that reading the integers of a type needs.
+type blockConstants struct{ low, bias VecVirtual }
+
+func (v isa) blockConstants(t blockType) (c blockConstants) {
+	if t.nibble {
+		c.low = v.words(15)
+	}
+	if t.bias != 0 {
+		c.bias = v.words(uint32(t.bias))
+	}
+	return c
+}
+
+// widenHalf returns the binary16 number at m in every lane.
+func (v isa) widenHalf(m Mem) VecVirtual {
+	d := v.reg()
+	narrow := d.AsX()
+	if v.wide {
+		narrow = d.AsY()
+	}
+	VPBROADCASTW(m, narrow)
+	VCVTPH2PS(narrow, d)
+	return d
+}
+
+// integers reads the 32 integers of the block at base as float32 numbers and
+// hands on a register at a time, with the place of its first element.
+func (v isa) integers(t blockType, c blockConstants, base Register, use func(k int, q VecVirtual)) {
+	var packed [2]VecVirtual // pairs of nibbles, one byte in every double word
+	for k := 0; k < 32; k += v.lanes {
+		q := v.reg()
+		from := Mem{Base: base, Disp: t.at + k}
+		switch {
+		case !t.nibble:
+			VPMOVSXBD(from, q)
+		case k < 16:
+			VPMOVZXBD(from, q)
+			packed[k/v.lanes] = q
+			q = v.and(q, c.low)
+		default:
+			VPSRLD(U8(4), packed[(k-16)/v.lanes], q)
+		}
+		if t.bias != 0 {
+			VPSUBD(c.bias, q, q)
+		}
+		VCVTDQ2PS(q, q)
+		use(k, q)
+	}
+}
