@@ -28,12 +28,14 @@
 //
 // # Strictness
 //
-// The reader accepts what ggml's own reader accepts, and refuses in addition
-// what the specification forbids or what would let two readers see different
-// models: duplicate keys and tensor names, keys that are not printable ASCII,
-// alignments below 8, dimensions of zero, and bytes after the last tensor.
-// Big-endian files and version 1 are refused as unsupported. String values
-// are kept byte for byte, UTF-8 or not.
+// The reader refuses what ggml's own reader refuses, and in addition what the
+// specification forbids or what would let two readers see different models:
+// keys that are not printable ASCII, bool bytes other than 0 and 1, alignments
+// below 8, tensor names that are empty, not UTF-8 or cut by a NUL, dimensions
+// of zero, split.* entries that contradict each other, and bytes after the
+// last tensor. Big-endian files and version 1 are refused as unsupported.
+// String values are kept byte for byte, UTF-8 or not, and arrays of arrays,
+// which ggml refuses, are read.
 //
 // # Security
 //

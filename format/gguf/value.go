@@ -79,6 +79,7 @@ type Value struct {
 func ValueOf[T Native](v T) Value { return Value{v} }
 
 // NestedArray makes an array of arrays. It fails when an item is no array.
+// The specification allows such values, but ggml refuses a file with one.
 func NestedArray(items []Value) (Value, error) {
 	for i, item := range items {
 		if t, ok := item.Type(); !ok || t != TypeArray {

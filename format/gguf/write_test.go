@@ -419,7 +419,7 @@ func TestSplitNames(t *testing.T) {
 			t.Errorf("%s: expected a refusal", name)
 		}
 	}
-	for _, args := range [][3]int{{0, 0, 0}, {-1, 1, 0}, {1, 1, 0}, {0, 65536, 0}, {0, 1, -1}, {0, 1, 1 << 31}} {
+	for _, args := range [][3]int{{0, 0, 0}, {-1, 1, 0}, {1, 1, 0}, {0, 65536, 0}, {0, 1, -1}, {0, 1, math.MaxInt}} {
 		if _, err := SplitKV(nil, args[0], args[1], args[2]); err == nil {
 			t.Errorf("SplitKV of %v: no error", args)
 		}
