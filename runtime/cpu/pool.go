@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 )
@@ -18,6 +19,7 @@ type pool struct {
 	pending atomic.Int64 // workers still in this round
 	round   atomic.Uint64
 	closed  atomic.Bool
+	fault   atomic.Pointer[Fault]
 	done    sync.WaitGroup
 }
 
@@ -72,6 +74,9 @@ func (p *pool) run(n int, f func(worker, task int)) {
 		}
 	}
 	p.task = nil
+	if f := p.fault.Swap(nil); f != nil {
+		panic(f)
+	}
 }
 
 // wakeAll starts a round.
@@ -84,8 +89,10 @@ func (p *pool) wakeAll() {
 	}
 }
 
-// drain takes tasks until none is left.
+// drain takes tasks until none is left. A memory fault ends it, and run passes
+// the fault on.
 func (p *pool) drain(worker int) {
+	defer catchFault(func(f *Fault) { p.fault.Store(f) })
 	for {
 		t := p.next.Add(1) - 1
 		if t >= p.tasks {
@@ -96,6 +103,7 @@ func (p *pool) drain(worker int) {
 }
 
 func (p *pool) work(w *worker, id int) {
+	debug.SetPanicOnFault(true) // of this goroutine; Feed sets it for the caller's
 	defer p.done.Done()
 	seen := uint64(0)
 	for {

@@ -71,7 +71,8 @@ func (s *Session) CacheStats() cache.Stats { return s.cache.Stats() }
 // for, in order; they are valid during the call. Positions count from the start
 // of the sequence. A nil want asks for the last position alone. It fails when
 // an id is outside the vocabulary (before anything is fed), when logits come
-// out not finite, or with the error that each returns.
+// out not finite, with a Fault, or with the error that each returns; after any
+// but the first the session is of no further use.
 func (s *Session) Feed(ids []int32, want func(position int) bool, each func(position int, logits []float32) error) error {
 	for i, id := range ids {
 		if id < 0 || int(id) >= s.e.model.VocabSize {
@@ -84,7 +85,7 @@ func (s *Session) Feed(ids []int32, want func(position int) bool, each func(posi
 	}
 	for len(ids) > 0 {
 		n := min(len(ids), s.e.chunk)
-		if err := s.feedChunk(ids[:n], want, each); err != nil {
+		if err := guard(func() error { return s.feedChunk(ids[:n], want, each) }); err != nil {
 			return err
 		}
 		ids = ids[n:]

@@ -7,8 +7,8 @@ import (
 
 	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/cache"
-	"github.com/firstpassage/fpa/testmodels/modeltest"
 	"github.com/firstpassage/fpa/runtime/model"
+	"github.com/firstpassage/fpa/testmodels/modeltest"
 )
 
 // build makes a model or fails the test.

@@ -1,0 +1,324 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/firstpassage/fpa/cmd/internal/cli"
+	"github.com/firstpassage/fpa/format/safetensors"
+	"github.com/firstpassage/fpa/quant"
+	"github.com/firstpassage/fpa/runtime/convert"
+	"github.com/firstpassage/fpa/runtime/model"
+)
+
+const passkey = "../../testmodels/passkey"
+
+// command runs fparun and returns its output and exit code.
+func command(stdin string, args ...string) (stdout, stderr string, err error, code int) {
+	root := cli.Prepare(newRoot())
+	var out, errs bytes.Buffer
+	root.SetIn(strings.NewReader(stdin))
+	root.SetOut(&out)
+	root.SetErr(&errs)
+	root.SetArgs(args)
+	err = root.ExecuteContext(context.Background())
+	return out.String(), errs.String(), err, cli.ExitCode(err)
+}
+
+func mustRun(t *testing.T, args ...string) (stdout, stderr string) {
+	t.Helper()
+	stdout, stderr, err, _ := command("", args...)
+	if err != nil {
+		t.Fatalf("fparun %s: %v", strings.Join(args, " "), err)
+	}
+	return stdout, stderr
+}
+
+func mustFail(t *testing.T, code int, says string, args ...string) {
+	t.Helper()
+	_, _, err, got := command("", args...)
+	if err == nil || got != code || !strings.Contains(err.Error(), says) {
+		t.Errorf("fparun %s: exit code %d, error %v; expected %d and %q", strings.Join(args, " "), got, err, code, says)
+	}
+}
+
+// gguf is the trained model as a file.
+func gguf(t testing.TB) string {
+	t.Helper()
+	src, err := model.Open(passkey, model.OpenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	path := filepath.Join(t.TempDir(), "passkey.gguf")
+	_, err = convert.ToGGUF(context.Background(), src, convert.Options{Output: path, Type: quant.F16, Version: "test", NoCheck: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// answers are the prompts of the model's folder and what must come after them.
+func answers(t *testing.T) map[string]string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(passkey, "prompts.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p map[string]struct{ Answer string }
+	if err := json.Unmarshal(data, &p); err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for name, x := range p {
+		out[name] = x.Answer
+	}
+	return out
+}
+
+// TestGenerate is the main job: the exact text on stdout, nothing else.
+func TestGenerate(t *testing.T) {
+	m := gguf(t)
+	for name, answer := range answers(t) {
+		for _, mode := range []string{"exact", "bounded"} {
+			stdout, stderr := mustRun(t, "--model", m, "--file", filepath.Join(passkey, name), "--temp", "0", "--cache", mode)
+			if stdout != answer+"\n" || stderr != "" {
+				t.Errorf("%s, cache %s: stdout %q, stderr %q, expected %q and nothing", name, mode, stdout, stderr, answer+"\n")
+			}
+		}
+	}
+	// A checkpoint runs as it is.
+	if stdout, _ := mustRun(t, "-m", passkey, "-f", filepath.Join(passkey, "prompt-1x.txt"), "--temp", "0"); stdout != answers(t)["prompt-1x.txt"]+"\n" {
+		t.Errorf("the checkpoint prints %q", stdout)
+	}
+}
+
+func TestGenerateOptions(t *testing.T) {
+	m := gguf(t)
+	file := filepath.Join(passkey, "prompt-1x.txt")
+	answer := answers(t)["prompt-1x.txt"]
+
+	stdout, stderr := mustRun(t, "-m", m, "-f", file, "--stats")
+	if stdout != answer+"\n" { // generation_config.json asks for greedy
+		t.Errorf("the model's own settings: %q", stdout)
+	}
+	for _, want := range []string{"prefill:", "decode:", "cache:", "layer 1: live keys"} {
+		if !strings.Contains(stderr, want) {
+			t.Errorf("--stats does not print %q:\n%s", want, stderr)
+		}
+	}
+
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stdout, _, err, _ := command(string(text), "-m", m, "-f", "-"); err != nil || stdout != answer+"\n" {
+		t.Errorf("from stdin: %q, %v", stdout, err)
+	}
+	if stdout, _ := mustRun(t, "-m", m, "-f", file, "-n", "3"); stdout != answer[:3]+"\n" {
+		t.Errorf("three tokens are %q", stdout)
+	}
+	if stdout, _ := mustRun(t, "-m", m, "-f", file, "--stop", answer[3:5]); stdout != answer[:3]+"\n" {
+		t.Errorf("stopped at %q: %q", answer[3:5], stdout)
+	}
+	if stdout, _ := mustRun(t, "-m", m, "-f", file, "--ignore-eos", "-n", "20"); len(stdout) < len(answer)+5 || !strings.HasPrefix(stdout, answer) {
+		t.Errorf("--ignore-eos gives %q", stdout)
+	}
+	if stdout, _ := mustRun(t, "-m", m, "-f", file, "-n", "0"); stdout != "\n" {
+		t.Errorf("no token gives %q", stdout)
+	}
+
+	var first string
+	for _, threads := range []string{"1", "2", "3"} {
+		stdout, _ := mustRun(t, "-m", m, "-p", "The old", "--temp", "1.5", "--seed", "7", "--top-k", "0", "-n", "40", "-t", threads)
+		if first == "" {
+			first = stdout
+		}
+		if stdout != first {
+			t.Errorf("seed 7 gives other text with %s threads: %q, %q", threads, stdout, first)
+		}
+	}
+	stdout, _ = mustRun(t, "-m", m, "-p", "The old", "--temp", "1.5", "--seed", "8", "--top-k", "0", "-n", "40")
+	if stdout == first {
+		t.Error("two seeds give one text")
+	}
+	if _, stderr := mustRun(t, "-m", m, "-p", "The", "--temp", "1", "-n", "1"); !strings.HasPrefix(stderr, "seed: ") {
+		t.Errorf("a random seed is not printed: %q", stderr)
+	}
+}
+
+func TestGenerateJSON(t *testing.T) {
+	m := gguf(t)
+	stdout, stderr := mustRun(t, "-m", m, "-f", filepath.Join(passkey, "prompt-8x.txt"), "--json")
+	var r struct {
+		Text, Reason string
+		PromptTokens int `json:"prompt_tokens"`
+		Cache        struct {
+			Kept float64
+			Live [][]int
+		}
+	}
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil || stderr != "" {
+		t.Fatalf("%v, stderr %q", err, stderr)
+	}
+	if r.Text != answers(t)["prompt-8x.txt"] || r.Reason != "end" || r.PromptTokens < 1900 || len(r.Cache.Live) != 2 {
+		t.Errorf("%+v", r)
+	}
+	if r.Cache.Kept <= 0 || r.Cache.Kept > 0.02 {
+		t.Errorf("%g of the cache are kept at 8 times the training length, expected at most 0.02", r.Cache.Kept)
+	}
+}
+
+// TestPrompts feeds texts that are not what a model expects.
+func TestPrompts(t *testing.T) {
+	m := gguf(t)
+	for _, text := range []string{"\xff\xfe broken \xc3", "\x00\x01", "日本語 🎉", "<|end|>", strings.Repeat("a", 20000), ""} {
+		_, _, err, _ := command(text, "-m", m, "-f", "-", "-n", "2")
+		if err != nil {
+			t.Errorf("prompt %.20q: %v", text, err)
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	m := gguf(t)
+	for _, c := range []struct {
+		code int
+		says string
+		args []string
+	}{
+		{2, "--model", []string{"-p", "x"}},
+		{2, "no prompt", []string{"-m", m}},
+		{2, "both", []string{"-m", m, "-p", "x", "-f", "y"}},
+		{2, "temp", []string{"-m", m, "-p", "x", "--temp", "nan"}},
+		{2, "temp", []string{"-m", m, "-p", "x", "--temp", "-1"}},
+		{2, "--predict", []string{"-m", m, "-p", "x", "-n", "-2"}},
+		{2, "seed", []string{"-m", m, "-p", "x", "--seed", "-1"}},
+		{2, "seed", []string{"-m", m, "-p", "x", "--seed", "99999999999999999999999"}},
+		{2, "top-p", []string{"-m", m, "-p", "x", "--top-p", "2"}},
+		{2, "--cache", []string{"-m", m, "-p", "x", "--cache", "some"}},
+		{2, "--cache", []string{"-m", m, "-p", "x", "--cache", "bounded", "--cache-eps", "0"}},
+		{2, "--cache-type", []string{"-m", m, "-p", "x", "--cache-type", "q4"}},
+		{2, "--backend", []string{"-m", m, "-p", "x", "--backend", "tpu"}},
+		{2, "--threads", []string{"-m", m, "-p", "x", "-t", "-1"}},
+		{2, "--batch", []string{"-m", m, "-p", "x", "-b", "0"}},
+		{2, "unknown", []string{"-m", m, "-p", "x", "--tempp", "1"}},
+		{1, "no such file", []string{"-m", "missing.gguf", "-p", "x"}},
+		{1, "no such file", []string{"-m", m, "-f", "missing.txt"}},
+		{1, "", []string{"-m", "fparun_test.go", "-p", "x"}},
+		{2, "--ids-file", []string{"logits", "-m", m}},
+		{2, "--output", []string{"bench", "-m", m, "-o", "xml"}},
+		{2, "data", []string{"eval", "passkey", "-m", m}},
+	} {
+		mustFail(t, c.code, c.says, c.args...)
+	}
+}
+
+func TestTokenize(t *testing.T) {
+	m := gguf(t)
+	const text = "The red key is 123. Caffè 🎉"
+	ids, _ := mustRun(t, "tokenize", "-m", m, "-p", text, "--ids")
+	if strings.Count(ids, " ") < 8 {
+		t.Errorf("ids are %q", ids)
+	}
+	if back, _ := mustRun(t, "tokenize", "-m", m, "--decode", "--no-special", "-p", ids); back != text+"\n" {
+		t.Errorf("decoded %q", back)
+	}
+	if plain, _ := mustRun(t, "tokenize", "-m", m, "-p", text, "--ids", "--no-special"); !strings.HasSuffix(ids, plain) || plain == ids {
+		t.Errorf("with %q and without %q special tokens", ids, plain)
+	}
+	var list []struct {
+		ID    int
+		Token string
+	}
+	out, _ := mustRun(t, "tokenize", "-m", m, "-p", text, "--json")
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != strings.Count(ids, " ")+1 || list[0].Token != "<|bos|>" {
+		t.Errorf("%v, %s", err, out)
+	}
+	mustFail(t, 1, "token id 2", "tokenize", "-m", m, "--decode", "-p", "1 x")
+}
+
+func TestLogits(t *testing.T) {
+	m := gguf(t)
+	dir := t.TempDir()
+	ids, out := filepath.Join(dir, "ids"), filepath.Join(dir, "out.safetensors")
+	if err := os.WriteFile(ids, []byte("[0, 5, 17,\n 200 3]"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	read := func(args ...string) (data []byte, shape string) {
+		mustRun(t, append([]string{"logits", "-m", m, "--ids-file", ids, "-o", out}, args...)...)
+		f, err := safetensors.Open(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		x, _ := f.Lookup("logits")
+		return append([]byte(nil), x.Data...), x.Shape.String()
+	}
+	all, shape := read()
+	if !strings.HasPrefix(shape, "[5, ") {
+		t.Fatalf("shape %s", shape)
+	}
+	some, shape := read("--positions", "1,-1")
+	row := len(all) / 5
+	if !strings.HasPrefix(shape, "[2, ") || !bytes.Equal(some, append(append([]byte(nil), all[row:2*row]...), all[4*row:]...)) {
+		t.Errorf("positions 1 and -1 have shape %s, or other values", shape)
+	}
+	mustFail(t, 2, "outside", "logits", "-m", m, "--ids-file", ids, "-o", out, "--positions", "5")
+	if err := os.WriteFile(ids, []byte("0 99999"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	mustFail(t, 1, "vocabulary", "logits", "-m", m, "--ids-file", ids, "-o", out)
+}
+
+func TestBench(t *testing.T) {
+	out, _ := mustRun(t, "bench", "-m", gguf(t), "-p", "20", "-n", "4", "-d", "0,30", "-r", "2", "-o", "json")
+	var list []measurement
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list) != 4 || list[3].Test != "tg4" || list[3].Depth != 30 || len(list[3].Rates) != 2 || list[3].Mean <= 0 {
+		t.Errorf("%s", out)
+	}
+	if out, _ := mustRun(t, "bench", "-m", gguf(t), "-p", "20", "-n", "0", "-r", "1"); !strings.Contains(out, "| pp20 | 0 |") {
+		t.Errorf("%s", out)
+	}
+}
+
+func TestEvalPasskey(t *testing.T) {
+	m := gguf(t)
+	out, _ := mustRun(t, "eval", "passkey", "-m", m, "--data", filepath.Join(passkey, "eval-three.jsonl.gz"), "--max-length", "512", "--limit", "3", "-o", "json")
+	var r struct {
+		Lengths []lengthResult
+		Answers []answer
+	}
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Lengths) != 2 || len(r.Answers) != 6 || r.Lengths[1].Length != 512 || r.Lengths[1].Right != 3 {
+		t.Errorf("%+v", r)
+	}
+	// A wrong answer counts as wrong.
+	data := filepath.Join(t.TempDir(), "data.jsonl.gz")
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	fmt.Fprintf(z, `{"prompt": %q, "answer": " 1.", "length": 9}`, "The red key is 123. What is the red key? The red key is")
+	z.Close()
+	if err := os.WriteFile(data, b.Bytes(), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if out, _ := mustRun(t, "eval", "passkey", "-m", m, "--data", data); !strings.Contains(out, "| 9 | 1 | 0.0 % |") {
+		t.Errorf("%s", out)
+	}
+	if err := os.WriteFile(data, []byte("this is no gzip file at all"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	mustFail(t, 1, "gzip", "eval", "passkey", "-m", m, "--data", data)
+}
