@@ -138,11 +138,9 @@ func symmetric(q *[blockLen]byte, src []float32, half float32) float32 {
 		}
 	}
 	d := extreme / -half
-	inverse := float64(inverse(d))
+	inverse := inverse(d)
 	for j, v := range src {
-		// The sum is taken without rounding the product first, as the fused
-		// instruction of the reference does; float64 holds the product whole.
-		q[j] = byte(truncate(float64(v)*inverse+float64(half)+0.5, 0, float64(2*half-1)))
+		q[j] = byte(truncate(float32(v*inverse)+(half+0.5), 0, 2*half-1))
 	}
 	return d
 }
@@ -154,9 +152,9 @@ func affine(q *[blockLen]byte, src []float32, top float32) (d, m float32) {
 		low, high = min(low, v), max(high, v)
 	}
 	d = (high - low) / top
-	inverse := float64(inverse(d))
+	inverse := inverse(d)
 	for j, v := range src {
-		q[j] = byte(truncate(float64(v-low)*inverse+0.5, 0, float64(top)))
+		q[j] = byte(truncate(float32((v-low)*inverse)+0.5, 0, top))
 	}
 	return d, low
 }
@@ -186,7 +184,7 @@ func inverse(d float32) float32 {
 
 // truncate drops the fraction and keeps the result within [low, high]. A NaN,
 // which no block of integers can hold, becomes low.
-func truncate(v, low, high float64) int {
+func truncate[T float32 | float64](v, low, high T) int {
 	switch {
 	case v >= high:
 		return int(high)

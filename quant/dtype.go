@@ -4,6 +4,21 @@
 // Plain types hold one element a block. Block types (Q8_0, Q4_K, ...) hold
 // BlockLen elements of one row in BlockBytes bytes, in the byte layout of the
 // GGUF file format, so that a mapped file is used in place.
+//
+// The formats: IEEE 754 for F16 to F64; bfloat16, the upper half of an F32; the
+// 8-bit floats of https://www.opencompute.org/documents/ocp-8-bit-floating-point-specification-ofp8-revision-1-0-2023-12-01-pdf-1
+// and their FNUZ relatives; the blocks of
+// https://github.com/ggml-org/ggml/blob/master/docs/gguf.md as llama.cpp defines
+// them, tested byte by byte against it.
+//
+// Conversions of whole slices use AVX2 where the processor has it and the
+// environment variable FPA_CPU is not "generic"; the bits are the same.
+//
+// # Security
+//
+// Bytes may come from anywhere: every pattern decodes to some numbers, lengths
+// that do not fit are errors, and nothing is allocated. NaN and infinity pass
+// through; Scan finds them.
 package quant
 
 import (
