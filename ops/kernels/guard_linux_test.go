@@ -1,0 +1,82 @@
+package kernels
+
+import (
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/firstpassage/fpa/quant"
+)
+
+// fenced allocates bytes that end where readable memory ends, as the last
+// tensor of a mapped file may.
+func fenced(t *testing.T, n int) []byte {
+	t.Helper()
+	page := syscall.Getpagesize()
+	size := (n+page-1)/page*page + page
+	memory, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Munmap(memory) })
+	if err := syscall.Mprotect(memory[size-page:], syscall.PROT_NONE); err != nil {
+		t.Fatal(err)
+	}
+	return memory[size-page-n : size-page]
+}
+
+// fencedOf is fenced for numbers.
+func fencedOf[T any](t *testing.T, n int) []T {
+	var zero T
+	if n == 0 {
+		return nil
+	}
+	return unsafe.Slice((*T)(unsafe.Pointer(&fenced(t, n*int(unsafe.Sizeof(zero)))[0])), n)
+}
+
+// TestFence runs every kernel on memory that ends with its data; a read or a
+// write beyond kills the test.
+func TestFence(t *testing.T) {
+	eachLevel(t, func(t *testing.T) {
+		var s Scratch
+		for _, n := range []int{1, 3, 8, 13, 16, 24, 31, 32, 33, 64, 75} {
+			x, y, z := fencedOf[float32](t, n), fencedOf[float32](t, n), fencedOf[float32](t, n)
+			_ = Dot(x, y)
+			Axpy(y, 2, x)
+			Add(y, x)
+			Mul(y, x)
+			Scale(y, 2)
+			Sub(y, 2)
+			_ = Max(y)
+			RMSNorm(y, x, z, 1e-5)
+			Softmax(y)
+			_ = Penalise(y, x, z, 0, 1)
+			UpdateLow(y, 0)
+			for kind := Silu; kind <= Tanh; kind++ {
+				Activate(kind, y)
+				GatedMul(kind, y, x, z)
+			}
+			for _, rows := range []int{1, 4, 7} {
+				p := fencedOf[float32](t, rows)
+				for i := range p {
+					p[i] = 1
+				}
+				k16, k32 := fencedOf[uint16](t, rows*n), fencedOf[float32](t, rows*n)
+				AccumulateF16(y, p, k16)
+				AccumulateF32(y, p, k32)
+				KeyDotsF16(p, x, k16, n, 1)
+				KeyDotsF32(p, x, k32, n, 1)
+				for _, d := range []quant.DType{quant.F32, quant.F16, quant.BF16, quant.Q8_0, quant.Q4_0, quant.Q4_1} {
+					if n%d.BlockLen() != 0 {
+						continue
+					}
+					w := Matrix{Type: d, Rows: rows, Cols: n, Data: fenced(t, rows*n/d.BlockLen()*d.BlockBytes())}
+					for _, vectors := range []int{1, 2, 4, 7} {
+						xs, ys := fencedOf[float32](t, vectors*n), fencedOf[float32](t, vectors*rows)
+						MatMul(ys, rows, w, xs, n, vectors, 0, rows, &s)
+					}
+				}
+			}
+		}
+	})
+}
