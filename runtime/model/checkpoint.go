@@ -3,7 +3,7 @@ package model
 import (
 	"bytes"
 	"fmt"
-	"math"
+	"slices"
 	"strings"
 
 	"github.com/firstpassage/fpa/format"
@@ -20,170 +20,229 @@ type Parts struct {
 	Tensors []Tensor
 }
 
-// checkpointNames maps the names of an FPA checkpoint (docs/checkpoints.md) to
-// those of a GGUF file; a name in a layer has the prefix model.layers.N.
-var (
-	checkpointNames = map[string]string{
-		"model.embed_tokens.weight": nameEmbed,
-		"model.norm.weight":         nameOutputNorm,
-		"lm_head.weight":            nameOutput,
-	}
-	checkpointLayerNames = map[string]string{
-		"input_layernorm":          "attn_norm",
-		"post_attention_layernorm": "ffn_norm",
-		"self_attn.q_proj":         "attn_q",
-		"self_attn.k_proj":         "attn_k",
-		"self_attn.v_proj":         "attn_v",
-		"self_attn.o_proj":         "attn_output",
-		"self_attn.q_norm":         "attn_q_norm",
-		"self_attn.k_norm":         "attn_k_norm",
-		"self_attn.field_proj":     "attn_field",
-		"self_attn.level_proj":     "attn_level",
-		"self_attn.gate_proj":      "attn_gate",
-		"self_attn.o_norm":         "attn_output_norm",
-		"self_attn.k_shift_proj":   "attn_k_shift",
-		"self_attn.v_shift_proj":   "attn_v_shift",
-		"mlp.gate_proj":            "ffn_gate",
-		"mlp.up_proj":              "ffn_up",
-		"mlp.down_proj":            "ffn_down",
-	}
-)
-
-const layerPrefix = "model.layers."
-
-// ggufName is the GGUF name of a checkpoint's tensor.
-func ggufName(name string) (string, bool) {
-	if g, ok := checkpointNames[name]; ok {
-		return g, true
-	}
-	rest, ok := strings.CutPrefix(name, layerPrefix)
-	if !ok {
-		return "", false
-	}
-	layer, rest, ok := strings.Cut(rest, ".")
-	if !ok {
-		return "", false
-	}
-	switch rest {
-	case "self_attn.slope":
-		return "blk." + layer + ".attn_slope.weight", true
-	case "self_attn.level_offset":
-		return "blk." + layer + ".attn_level.bias", true
-	}
-	dot := strings.LastIndexByte(rest, '.')
-	if dot < 0 {
-		return "", false
-	}
-	base, ok := checkpointLayerNames[rest[:dot]]
-	if kind := rest[dot:]; !ok || kind != ".weight" && kind != ".bias" {
-		return "", false
-	}
-	return "blk." + layer + "." + base + rest[dot:], true
+// layout is a naming of tensors and a set of configuration keys.
+type layout struct {
+	name string
+	// config reads config.json. It may look at the names and shapes of the
+	// tensors, which tell more reliably than some keys.
+	config func(*configReader) Config
+	// place says what a tensor is, or parts of it are, under GGUF names; nil for
+	// a name that the layout does not know.
+	place func(r *configReader, name string) []piece
+	// check refuses what the layout's configuration and tensors disagree on.
+	check func(r *configReader, have map[string]bool) error
 }
 
-// FromCheckpoint reads the parts of a model from an FPA checkpoint in the
-// layout of docs/checkpoints.md. Matrices stay where they are; vectors are
-// widened to F32. Errors name the file and the key or tensor.
+// piece is a tensor's name in a GGUF file, and which of how many equal parts of
+// its rows it is.
+type piece struct {
+	name     string
+	part, of int
+}
+
+func whole(name string) []piece { return []piece{{name, 0, 1}} }
+
+// detect finds the layout by the names of the tensors; model_type is not
+// trusted, since unlike models share one.
+func detect(r *configReader) (layout, error) {
+	switch {
+	case r.has("model.embeddings.weight") && (r.hasAny(".attn.fgate_proj.", ".attn.fgate_bias", ".attn.k_proj.linear.") || !r.hasAny(".mlp.up_proj.")):
+		return foxLayout, nil
+	case r.has("model.embeddings.weight"):
+		return flaLayout, nil
+	case r.has("model.embed_tokens.weight") && (r.string("model_type", "") == "fpa" || r.hasAny(".self_attn.field_proj.", ".self_attn.slope")):
+		return fpaLayout, nil
+	case r.has("model.embed_tokens.weight") && r.hasAny(".self_attn.q_proj."):
+		return llamaLayout, nil
+	}
+	return layout{}, &format.UnsupportedError{Path: r.c.Path(), Offset: -1, Msg: fmt.Sprintf(
+		"no known layout has tensors of these names (model_type is %q): expected FPA (docs/checkpoints.md), FoX, FLA or Llama", r.string("model_type", ""))}
+}
+
+// FromCheckpoint reads the parts of a model from a checkpoint in one of the
+// layouts that docs/checkpoints.md lists. Matrices stay where they are; vectors
+// are widened to F32. Errors name the file and the key or tensor.
 func FromCheckpoint(c *hf.Checkpoint) (Parts, error) {
-	r := &configReader{c: c.Config()}
-	p := Parts{Config: r.config()}
+	r := &configReader{c: c.Config(), shapes: make(map[string]format.Shape)}
+	for _, t := range c.Tensors() {
+		r.shapes[t.Name] = t.Shape
+	}
+	l, err := detect(r)
+	if err != nil {
+		return Parts{}, err
+	}
+	r.tied = r.bool("tie_word_embeddings")
+	p := Parts{Config: l.config(r)}
 	if r.err != nil {
 		return Parts{}, r.err
 	}
 	if err := p.Config.Validate(); err != nil {
 		return Parts{}, format.WithPath(err, c.ConfigPath())
 	}
-	if err := p.addTensors(c, r); err != nil {
+	if err := p.addTensors(c, l, r); err != nil {
 		return Parts{}, format.WithPath(err, c.Dir())
+	}
+	if f := r.ropeFactors; f != nil {
+		t, err := ropeFactorTensor(len(f), f...)
+		if err != nil {
+			return Parts{}, err
+		}
+		p.Tensors = append(p.Tensors, t)
 	}
 	return p, nil
 }
 
 // addTensors names the checkpoint's tensors and checks what config.json says
 // about those that may be absent.
-func (p *Parts) addTensors(c *hf.Checkpoint, r *configReader) error {
+func (p *Parts) addTensors(c *hf.Checkpoint, l layout, r *configReader) error {
 	if p.Config.Blocks > len(c.Tensors()) {
 		return bad("num_hidden_layers", "is %d, but the checkpoint has %d tensors in all", p.Config.Blocks, len(c.Tensors()))
 	}
-	vectors := make(map[string]bool)
+	specs := make(map[string]Spec)
 	for _, s := range p.Config.Tensors() {
-		vectors[s.Name] = s.Role == Vector
+		specs[s.Name] = s
 	}
 	have := make(map[string]bool)
 	for _, t := range c.Tensors() {
-		name, ok := ggufName(t.Name)
-		if !ok {
-			return &format.UnsupportedError{Offset: -1, Where: t.Name, Msg: "no tensor of an FPA checkpoint has this name; see docs/checkpoints.md"}
+		pieces := l.place(r, t.Name)
+		if pieces == nil {
+			return &format.UnsupportedError{Offset: -1, Where: t.Name, Msg: fmt.Sprintf("no tensor of the layout %s has this name; see docs/checkpoints.md", l.name)}
 		}
-		if r.tied && name == nameOutput {
-			if embed, ok := c.Lookup("model.embed_tokens.weight"); !ok || !bytes.Equal(embed.Data, t.Data) {
-				return bad(t.Name, "differs from model.embed_tokens.weight, but config.json says tie_word_embeddings; set it to false to use both")
+		if r.tied && pieces[0].name == nameOutput {
+			if err := checkTied(c, l, r, t); err != nil {
+				return err
 			}
 			continue
 		}
-		tensor, err := toTensor(t, name, vectors[name])
-		if err != nil {
-			return err
+		for _, piece := range pieces {
+			tensor, err := toTensor(t, piece, specs[piece.name])
+			if err != nil {
+				return err
+			}
+			p.Tensors = append(p.Tensors, tensor)
+			have[piece.name] = true
 		}
-		p.Tensors = append(p.Tensors, tensor)
-		have[name] = true
 	}
 	if !r.tied && !have[nameOutput] {
 		return bad("lm_head.weight", "the tensor is missing; config.json does not say tie_word_embeddings")
 	}
-	return p.checkBiases(have, r)
+	if l.check == nil {
+		return nil
+	}
+	return l.check(r, have)
 }
 
-// toTensor is a tensor under its new name; a vector is widened to F32.
-func toTensor(t safetensors.Tensor, name string, vector bool) (Tensor, error) {
-	out := Tensor{Name: name, Source: t.Name, DType: t.DType, Shape: t.Shape, Data: t.Data}
-	if !vector || t.DType == quant.F32 {
+// checkTied refuses an output matrix that differs from the embedding although
+// the configuration ties them.
+func checkTied(c *hf.Checkpoint, l layout, r *configReader, output safetensors.Tensor) error {
+	for _, t := range c.Tensors() {
+		if p := l.place(r, t.Name); p != nil && p[0].name == nameEmbed && bytes.Equal(t.Data, output.Data) {
+			return nil
+		}
+	}
+	return bad(output.Name, "differs from the embedding, but config.json says tie_word_embeddings; set it to false to use both")
+}
+
+// toTensor is a piece of a tensor under its new name. A vector is widened to
+// F32, and a norm stored as one row for all heads gets its two dimensions.
+func toTensor(t safetensors.Tensor, p piece, spec Spec) (Tensor, error) {
+	out := Tensor{Name: p.name, Source: t.Name, DType: t.DType, Shape: t.Shape, Data: t.Data}
+	if p.of > 1 {
+		if len(t.Shape) == 0 || t.Shape[0]%int64(p.of) != 0 {
+			return out, bad(t.Name, "has shape %v, expected rows that divide into %d parts", t.Shape, p.of)
+		}
+		size := len(t.Data) / p.of
+		out.Source = fmt.Sprintf("%s (part %d of %d)", t.Name, p.part+1, p.of)
+		out.Shape = append(format.Shape{t.Shape[0] / int64(p.of)}, t.Shape[1:]...)
+		out.Data = t.Data[p.part*size : (p.part+1)*size]
+	}
+	if len(out.Shape) == 1 && len(spec.Shape) == 2 && out.Shape[0] == spec.Shape[0]*spec.Shape[1] {
+		out.Shape = spec.Shape
+	}
+	if spec.Role != Vector || t.DType == quant.F32 {
 		return out, nil
 	}
-	n, err := t.Shape.Elements()
+	n, err := out.Shape.Elements()
 	if err != nil {
 		return out, bad(t.Name, "%v", err)
 	}
-	out.DType, out.Data = quant.F32, make([]byte, 4*n)
-	if err := quant.Convert(out.Data, quant.F32, t.Data, t.DType, int(n)); err != nil {
+	data := make([]byte, 4*n)
+	if err := quant.Convert(data, quant.F32, out.Data, t.DType, int(n)); err != nil {
 		return out, bad(t.Name, "%v", err)
 	}
+	out.DType, out.Data = quant.F32, data
 	return out, nil
 }
 
-// checkBiases holds the biases that are there against attention_bias and
-// mlp_bias: a bias that was lost, or is not meant, changes every logit.
-func (p *Parts) checkBiases(have map[string]bool, r *configReader) error {
-	for i := range p.Config.Blocks {
-		for _, b := range []struct {
-			key   string
-			want  bool
-			names []string
-		}{
-			{"attention_bias", r.attentionBias, []string{"attn_q", "attn_k", "attn_v", "attn_output"}},
-			{"mlp_bias", r.mlpBias, []string{"ffn_gate", "ffn_up", "ffn_down"}},
-		} {
-			for _, name := range b.names {
-				bias := blockName(i, name+".bias")
-				if have[bias] && !b.want {
-					return bad(bias, "the checkpoint has this bias, but config.json does not say %s", b.key)
-				}
-				if !have[bias] && b.want {
-					return bad(bias, "the tensor is missing; config.json says %s", b.key)
-				}
+// ropeFactorTensor holds the divisors of n rotary frequencies: one each, or one
+// for all.
+func ropeFactorTensor(n int, factors ...float32) (Tensor, error) {
+	if len(factors) == 1 {
+		factors = slices.Repeat(factors, n)
+	}
+	t := Tensor{Name: nameRopeFreqs, Source: "rope scaling", DType: quant.F32, Shape: format.Shape{int64(n)}, Data: make([]byte, 4*n)}
+	return t, quant.Encode(t.Data, quant.F32, factors)
+}
+
+// placeLayer is the place function of a layout: global names, and for names in
+// a layer the part between "model.layers.N." and ".weight" or ".bias".
+func placeLayer(global, layer map[string]string) func(*configReader, string) []piece {
+	return func(_ *configReader, name string) []piece {
+		if g, ok := global[name]; ok {
+			return whole(g)
+		}
+		n, rest, ok := cutLayer(name)
+		if !ok {
+			return nil
+		}
+		dot := strings.LastIndexByte(rest, '.')
+		if dot < 0 {
+			return nil
+		}
+		base, ok := layer[rest[:dot]]
+		if kind := rest[dot:]; !ok || kind != ".weight" && kind != ".bias" {
+			return nil
+		}
+		return whole("blk." + n + "." + base + rest[dot:])
+	}
+}
+
+// cutLayer splits "model.layers.N.rest" into N and rest.
+func cutLayer(name string) (layer, rest string, ok bool) {
+	name, ok = strings.CutPrefix(name, "model.layers.")
+	if !ok {
+		return "", "", false
+	}
+	return strings.Cut(name, ".")
+}
+
+// configReader reads keys of config.json, knows the shapes of the tensors, and
+// keeps the first error.
+type configReader struct {
+	c      *hf.Config
+	shapes map[string]format.Shape // by the checkpoint's names
+	err    error
+	tied   bool
+
+	ropeFactors []float32 // divisors of the rotary frequencies, nil for ones
+}
+
+func (r *configReader) has(tensor string) bool { return r.shapes[tensor] != nil }
+
+// hasAny says whether any tensor's name holds one of the texts.
+func (r *configReader) hasAny(texts ...string) bool {
+	for name := range r.shapes {
+		for _, t := range texts {
+			if strings.Contains(name, t) {
+				return true
 			}
 		}
 	}
-	return nil
+	return false
 }
 
-// configReader reads keys of config.json and keeps the first error.
-type configReader struct {
-	c   *hf.Config
-	err error
-
-	tied, attentionBias, mlpBias bool
-}
+// layerShape is the shape of a tensor of the first layer, nil when it is absent.
+func (r *configReader) layerShape(name string) format.Shape { return r.shapes["model.layers.0."+name] }
 
 func read[T any](r *configReader, get func() (T, error)) T {
 	v, err := get()
@@ -199,6 +258,15 @@ func (r *configReader) fail(err error) {
 
 func (r *configReader) unsupported(key, msg string, args ...any) {
 	r.fail(&format.UnsupportedError{Path: r.c.Path(), Offset: -1, Where: key, Msg: fmt.Sprintf(msg, args...)})
+}
+
+// refuse refuses keys that change a model in ways that it cannot represent.
+func (r *configReader) refuse(why string, keys ...string) {
+	for _, key := range keys {
+		if r.c.Has(key) {
+			r.unsupported(key, "%s", why)
+		}
+	}
 }
 
 func (r *configReader) required(key string) int {
@@ -219,56 +287,4 @@ func (r *configReader) bool(key string) bool {
 
 func (r *configReader) string(key, absent string) string {
 	return read(r, func() (string, error) { return r.c.String(key, absent) })
-}
-
-// config reads the configuration of an FPA model; the keys and what they mean
-// when absent are those of docs/checkpoints.md.
-func (r *configReader) config() Config {
-	if kind := r.string("model_type", ""); kind != "fpa" {
-		r.unsupported("model_type", "%q cannot be read, expected \"fpa\" (docs/checkpoints.md)", kind)
-	}
-	for _, key := range []string{"rope_scaling", "sliding_window"} {
-		if r.c.Has(key) {
-			r.unsupported(key, "is not part of an FPA checkpoint; remove the key or set it to null if the model does not use it")
-		}
-	}
-	c := Config{
-		VocabSize:     r.required("vocab_size"),
-		ContextLength: r.required("max_position_embeddings"),
-		Hidden:        r.required("hidden_size"),
-		Blocks:        r.required("num_hidden_layers"),
-		FeedForward:   r.required("intermediate_size"),
-		Heads:         r.required("num_attention_heads"),
-		NormEps:       float32(r.float("rms_norm_eps", 1e-6)),
-		Field:         FieldKind(r.string("field_kind", string(FieldWalk))),
-		Interval:      Interval(r.string("field_interval", string(Exclusive))),
-		QKNorm:        NormKind(r.string("qk_norm", string(NormNone))),
-		OutputGate:    Activation(r.string("output_gate", string(GateNone))),
-		OutputNorm:    r.bool("output_norm"),
-		KeyShift:      r.bool("key_shift"),
-		ValueShift:    r.bool("value_shift"),
-		Activation:    Activation(r.string("hidden_act", string(Silu))),
-	}
-	r.tied = r.bool("tie_word_embeddings")
-	r.attentionBias, r.mlpBias = r.bool("attention_bias"), r.bool("mlp_bias")
-	if r.err != nil || c.Heads < 1 {
-		return c // Validate names what is wrong
-	}
-	c.KVHeads = r.int("num_key_value_heads", c.Heads)
-	c.KeyDim = r.int("head_dim", c.Hidden/c.Heads)
-	c.ValDim = c.KeyDim
-	c.Scale = float32(r.float("attention_scale", 1/math.Sqrt(float64(c.KeyDim))))
-	if c.QKNorm != NormNone {
-		c.QKNormEps = float32(r.float("qk_norm_eps", float64(c.NormEps)))
-	}
-	if c.Field != FieldNone {
-		c.FieldActivation = Activation(r.string("field_activation", string(Tanh)))
-		c.FieldHeads = r.int("num_field_heads", c.Heads)
-		c.Level = LevelKind(r.string("level_kind", string(LevelTied)))
-	}
-	if r.c.Has("rope_theta") {
-		c.RopeBase = r.float("rope_theta", 0)
-		c.RopeDim = int(r.float("partial_rotary_factor", 1) * float64(c.KeyDim))
-	}
-	return c
 }

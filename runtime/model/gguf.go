@@ -58,31 +58,44 @@ func (c *Config) KV() []gguf.KV {
 // defaultScale is the logit scale of a model that names none.
 func defaultScale(keyDim int) float32 { return float32(1 / math.Sqrt(float64(keyDim))) }
 
-// FromGGUF reads the parts of a model of the architecture fpa. Errors name the
-// file and the key or tensor.
+// FromGGUF reads the parts of a model of the architecture fpa or llama. Errors
+// name the file and the key or tensor.
 func FromGGUF(f *gguf.File) (Parts, error) {
-	path := f.Paths()[0]
 	arch, _, err := f.Str(gguf.KeyArchitecture)
 	if err != nil {
 		return Parts{}, err
 	}
-	if arch != gguf.ArchFPA {
-		return Parts{}, &format.UnsupportedError{Path: path, Offset: -1, Where: gguf.KeyArchitecture,
-			Msg: fmt.Sprintf("%q cannot be run, expected %q", arch, gguf.ArchFPA)}
+	var p Parts
+	switch arch {
+	case gguf.ArchFPA:
+		p, err = fpaParts(f)
+	case gguf.ArchLlama:
+		p, err = llamaParts(f)
+	default:
+		err = &format.UnsupportedError{Offset: -1, Where: gguf.KeyArchitecture,
+			Msg: fmt.Sprintf("%q cannot be run, expected %q or %q", arch, gguf.ArchFPA, gguf.ArchLlama)}
 	}
-	m := &metadata{f: f, arch: arch}
+	return p, format.WithPath(err, f.Paths()[0])
+}
+
+func fpaParts(f *gguf.File) (Parts, error) {
+	m := &metadata{f: f, arch: gguf.ArchFPA}
 	p := Parts{Config: m.config()}
 	if m.err != nil {
-		return Parts{}, m.err
+		return p, m.err
 	}
+	return p, p.addGGUF(f)
+}
+
+// addGGUF adds the tensors of a file as they are.
+func (p *Parts) addGGUF(f *gguf.File) error {
 	for _, t := range f.Tensors() {
 		if !t.DType.Valid() {
-			return Parts{}, &format.UnsupportedError{Path: path, Offset: -1, Where: t.Name,
-				Msg: fmt.Sprintf("type %s cannot be read; convert the model to F16 or Q8_0", t.Type)}
+			return &format.UnsupportedError{Offset: -1, Where: t.Name, Msg: fmt.Sprintf("type %s cannot be read; convert the model to F16 or Q8_0", t.Type)}
 		}
 		p.Tensors = append(p.Tensors, Tensor{Name: t.Name, Source: t.Name, DType: t.DType, Shape: t.Shape, Data: f.Data(t)})
 	}
-	return p, nil
+	return nil
 }
 
 // metadata reads the keys of an architecture and keeps the first error.

@@ -150,7 +150,7 @@ func cleanCharacter(r rune) rune {
 	switch {
 	case r == '\t', r == '\n', r == '\r':
 		return ' '
-	case r == 0xfffd, unicode.Is(unicode.C, r):
+	case r == 0xfffd, unicode.In(r, unicode.Cc, unicode.Cf, unicode.Cs, unicode.Co):
 		return -1
 	case unicode.IsSpace(r):
 		return ' '

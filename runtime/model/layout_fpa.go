@@ -1,0 +1,118 @@
+package model
+
+import "math"
+
+// fpaLayout is the layout of docs/checkpoints.md.
+var fpaLayout = layout{
+	name:   "FPA",
+	config: fpaConfig,
+	place: func(_ *configReader, name string) []piece {
+		if n, rest, ok := cutLayer(name); ok {
+			switch rest {
+			case "self_attn.slope":
+				return whole("blk." + n + ".attn_slope.weight")
+			case "self_attn.level_offset":
+				return whole("blk." + n + ".attn_level.bias")
+			}
+		}
+		return fpaPlace(nil, name)
+	},
+	check: checkBiases,
+}
+
+var fpaPlace = placeLayer(llamaGlobal, fpaLayer)
+
+// fpaLayer are the names in a layer: those of a Llama checkpoint and what FPA
+// adds.
+var fpaLayer = map[string]string{
+	"input_layernorm":          "attn_norm",
+	"post_attention_layernorm": "ffn_norm",
+	"self_attn.q_proj":         "attn_q",
+	"self_attn.k_proj":         "attn_k",
+	"self_attn.v_proj":         "attn_v",
+	"self_attn.o_proj":         "attn_output",
+	"self_attn.q_norm":         "attn_q_norm",
+	"self_attn.k_norm":         "attn_k_norm",
+	"self_attn.field_proj":     "attn_field",
+	"self_attn.level_proj":     "attn_level",
+	"self_attn.gate_proj":      "attn_gate",
+	"self_attn.o_norm":         "attn_output_norm",
+	"self_attn.k_shift_proj":   "attn_k_shift",
+	"self_attn.v_shift_proj":   "attn_v_shift",
+	"mlp.gate_proj":            "ffn_gate",
+	"mlp.up_proj":              "ffn_up",
+	"mlp.down_proj":            "ffn_down",
+}
+
+// fpaConfig reads the configuration of an FPA model; the keys and what they mean
+// when absent are those of docs/checkpoints.md.
+func fpaConfig(r *configReader) Config {
+	if kind := r.string("model_type", ""); kind != "fpa" {
+		r.unsupported("model_type", "is %q, but the tensors are those of an FPA checkpoint; expected \"fpa\"", kind)
+	}
+	r.refuse("is not part of an FPA checkpoint; remove the key or set it to null if the model does not use it", "rope_scaling", "sliding_window")
+	c := Config{
+		VocabSize:     r.required("vocab_size"),
+		ContextLength: r.required("max_position_embeddings"),
+		Hidden:        r.required("hidden_size"),
+		Blocks:        r.required("num_hidden_layers"),
+		FeedForward:   r.required("intermediate_size"),
+		Heads:         r.required("num_attention_heads"),
+		NormEps:       float32(r.float("rms_norm_eps", 1e-6)),
+		Field:         FieldKind(r.string("field_kind", string(FieldWalk))),
+		Interval:      Interval(r.string("field_interval", string(Exclusive))),
+		QKNorm:        NormKind(r.string("qk_norm", string(NormNone))),
+		OutputGate:    Activation(r.string("output_gate", string(GateNone))),
+		OutputNorm:    r.bool("output_norm"),
+		KeyShift:      r.bool("key_shift"),
+		ValueShift:    r.bool("value_shift"),
+		Activation:    Activation(r.string("hidden_act", string(Silu))),
+	}
+	if r.err != nil || c.Heads < 1 {
+		return c // Validate names what is wrong
+	}
+	c.KVHeads = r.int("num_key_value_heads", c.Heads)
+	c.KeyDim = r.int("head_dim", c.Hidden/c.Heads)
+	c.ValDim = c.KeyDim
+	c.Scale = float32(r.float("attention_scale", 1/math.Sqrt(float64(c.KeyDim))))
+	if c.QKNorm != NormNone {
+		c.QKNormEps = float32(r.float("qk_norm_eps", float64(c.NormEps)))
+	}
+	if c.Field != FieldNone {
+		c.FieldActivation = Activation(r.string("field_activation", string(Tanh)))
+		c.FieldHeads = r.int("num_field_heads", c.Heads)
+		c.Level = LevelKind(r.string("level_kind", string(LevelTied)))
+	}
+	if r.c.Has("rope_theta") {
+		c.RopeBase = r.float("rope_theta", 0)
+		c.RopeDim = int(r.float("partial_rotary_factor", 1) * float64(c.KeyDim))
+	}
+	return c
+}
+
+// checkBiases holds the biases that are there against attention_bias and
+// mlp_bias: a bias that was lost, or is not meant, changes every logit.
+func checkBiases(r *configReader, have map[string]bool) error {
+	layers := r.required("num_hidden_layers")
+	for _, b := range []struct {
+		key   string
+		names []string
+	}{
+		{"attention_bias", []string{"attn_q", "attn_k", "attn_v", "attn_output"}},
+		{"mlp_bias", []string{"ffn_gate", "ffn_up", "ffn_down"}},
+	} {
+		want := r.bool(b.key)
+		for i := range layers {
+			for _, name := range b.names {
+				bias := blockName(i, name+".bias")
+				if have[bias] && !want {
+					return bad(bias, "the checkpoint has this bias, but config.json does not say %s", b.key)
+				}
+				if !have[bias] && want {
+					return bad(bias, "the tensor is missing; config.json says %s", b.key)
+				}
+			}
+		}
+	}
+	return r.err
+}
