@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -144,11 +146,24 @@ func cacheLine(s cache.Stats) string {
 	return line
 }
 
-// liveLine says how many keys each layer holds.
-func liveLine(layer int, live []int) string {
-	least, most, sum := live[0], live[0], 0
-	for _, n := range live {
-		least, most, sum = min(least, n), max(most, n), sum+n
+// printLive prints how many keys the heads of each layer hold; layers that hold
+// the same share a line.
+func printLive(w io.Writer, live [][]int) {
+	for first := 0; first < len(live); {
+		line, last := liveLine(live[first]), first
+		for last+1 < len(live) && liveLine(live[last+1]) == line {
+			last++
+		}
+		name := fmt.Sprintf("layer %d", first)
+		if last > first {
+			name = fmt.Sprintf("layers %d to %d", first, last)
+		}
+		fmt.Fprintf(w, "%s: live keys a head: %s\n", name, line)
+		first = last + 1
 	}
-	return fmt.Sprintf("layer %d: live keys a head: mean %.1f, from %d to %d", layer, float64(sum)/float64(len(live)), least, most)
+}
+
+func liveLine(live []int) string {
+	sorted := slices.Sorted(slices.Values(live))
+	return fmt.Sprintf("least %d, median %d, most %d", sorted[0], sorted[len(sorted)/2], sorted[len(sorted)-1])
 }

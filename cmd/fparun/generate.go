@@ -189,9 +189,7 @@ func printStats(w io.Writer, r *running, res generate.Result) {
 	fmt.Fprintf(w, "decode:  %d tokens in %s, %s; ended by %s\n", len(res.Tokens), ms(res.Decode), rate(len(res.Tokens)-1, res.Decode), res.Reason)
 	s := r.session.CacheStats()
 	fmt.Fprintln(w, cacheLine(s))
-	for i, live := range s.Live {
-		fmt.Fprintln(w, liveLine(i, live))
-	}
+	printLive(w, s.Live)
 }
 
 // textFlags are the flags that give a text.
