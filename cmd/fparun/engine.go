@@ -13,6 +13,7 @@ import (
 	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/cache"
 	"github.com/firstpassage/fpa/runtime/cpu"
+	"github.com/firstpassage/fpa/runtime/engine"
 	"github.com/firstpassage/fpa/runtime/model"
 )
 
@@ -62,8 +63,8 @@ func (f *engineFlags) cacheType() (quant.DType, error) {
 type running struct {
 	file    *model.File
 	model   *model.Model
-	engine  *cpu.Engine
-	session *cpu.Session
+	engine  engine.Engine
+	session engine.Session
 	load    time.Duration
 }
 
@@ -117,7 +118,7 @@ func (f *engineFlags) open() (*running, error) {
 }
 
 // newSession starts an empty sequence with the cache that the flags ask for.
-func (f *engineFlags) newSession(e *cpu.Engine) (*cpu.Session, error) {
+func (f *engineFlags) newSession(e engine.Engine) (engine.Session, error) {
 	policy, err := f.policy()
 	if err != nil {
 		return nil, err

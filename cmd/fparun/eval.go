@@ -18,6 +18,7 @@ import (
 	"github.com/firstpassage/fpa/cmd/internal/cli"
 	"github.com/firstpassage/fpa/runtime/cache"
 	"github.com/firstpassage/fpa/runtime/cpu"
+	"github.com/firstpassage/fpa/runtime/engine"
 	"github.com/firstpassage/fpa/runtime/generate"
 	"github.com/firstpassage/fpa/runtime/sample"
 	"github.com/firstpassage/fpa/runtime/tokenizer"
@@ -231,7 +232,7 @@ func askAll(ctx context.Context, f *passkeyFlags, r *running, t *tokenizer.Token
 }
 
 // ask generates greedily after one prompt.
-func ask(ctx context.Context, f *passkeyFlags, e *cpu.Engine, r *running, t *tokenizer.Tokenizer, q question) (answer, error) {
+func ask(ctx context.Context, f *passkeyFlags, e engine.Engine, r *running, t *tokenizer.Tokenizer, q question) (answer, error) {
 	a := answer{Length: q.Length, Depth: q.Depth, Want: q.Answer}
 	prompt, err := t.Encode(q.Prompt, tokenizer.EncodeOptions{AddSpecial: true, ParseSpecial: true})
 	if err != nil {

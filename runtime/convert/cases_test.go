@@ -14,6 +14,7 @@ import (
 	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/cache"
 	"github.com/firstpassage/fpa/runtime/cpu"
+	"github.com/firstpassage/fpa/runtime/engine"
 	"github.com/firstpassage/fpa/runtime/model"
 	"github.com/firstpassage/fpa/testmodels/modeltest"
 )
@@ -86,7 +87,7 @@ func (g goldenFile) check(t *testing.T, m *model.Model, greedy bool) float64 {
 	return worst
 }
 
-func runCase(t *testing.T, m *model.Model, ids []int32, chunk int, pos []int32) ([]float32, *cpu.Session) {
+func runCase(t *testing.T, m *model.Model, ids []int32, chunk int, pos []int32) ([]float32, engine.Session) {
 	t.Helper()
 	e, err := cpu.New(m, cpu.Options{Chunk: chunk, Threads: 1})
 	if err != nil {
@@ -110,7 +111,7 @@ func runCase(t *testing.T, m *model.Model, ids []int32, chunk int, pos []int32) 
 
 // continueGreedily generates the greedy continuation after the last logits and
 // compares it.
-func continueGreedily(t *testing.T, s *cpu.Session, last []float32, want []int32) {
+func continueGreedily(t *testing.T, s engine.Session, last []float32, want []int32) {
 	t.Helper()
 	for i, w := range want {
 		best := 0

@@ -9,6 +9,7 @@ import (
 	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/cache"
 	"github.com/firstpassage/fpa/runtime/cpu"
+	"github.com/firstpassage/fpa/runtime/engine"
 	"github.com/firstpassage/fpa/runtime/model"
 )
 
@@ -85,7 +86,7 @@ func Compare(ctx context.Context, a, b *model.Model, length, threads int) (Diffe
 	return d, nil
 }
 
-func session(m *model.Model, threads int) (*cpu.Session, func(), error) {
+func session(m *model.Model, threads int) (engine.Session, func(), error) {
 	e, err := cpu.New(m, cpu.Options{Threads: threads, Chunk: chunk})
 	if err != nil {
 		return nil, nil, err

@@ -275,9 +275,6 @@ func (c *conversion) metadata() error {
 		c.report.Notes = append(c.report.Notes, "the model has no QK-norm, so no bound on its logits is proved and the cache keeps every key")
 	}
 	c.kv = append(c.kv, config.KV()...)
-	if err := c.src.Generation.Validate(config.VocabSize); err != nil {
-		return err
-	}
 	if n := len(c.src.Generation.EOS); n > model.MaxEndTokens {
 		c.report.Notes = append(c.report.Notes, fmt.Sprintf("of %d end tokens a GGUF file names %d; the others are left out", n, model.MaxEndTokens))
 	}

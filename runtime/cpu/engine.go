@@ -26,8 +26,8 @@ type Options struct {
 // DefaultChunk is the number of tokens that prefill feeds at a time.
 const DefaultChunk = 512
 
-// Engine runs one model. Its sessions share its workers: one session runs at a
-// time, so an engine and its sessions belong to one goroutine.
+// Engine runs one model; it is an engine.Engine. Its sessions share its workers,
+// so one session runs at a time.
 type Engine struct {
 	model   *model.Model
 	pool    *pool

@@ -7,6 +7,7 @@ import (
 	"github.com/firstpassage/fpa/ops/kernels"
 	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/cache"
+	"github.com/firstpassage/fpa/runtime/engine"
 	"github.com/firstpassage/fpa/runtime/model"
 )
 
@@ -39,7 +40,7 @@ type buffers struct {
 }
 
 // NewSession starts an empty sequence with a cache of the given type and policy.
-func (e *Engine) NewSession(t quant.DType, p cache.Policy) (*Session, error) {
+func (e *Engine) NewSession(t quant.DType, p cache.Policy) (engine.Session, error) {
 	m := e.model
 	if p.Bound == nil && m.Evictable() {
 		p.Bound = m.LogitBound
@@ -66,13 +67,8 @@ func (s *Session) Len() int { return s.cache.Tokens() }
 // CacheStats measures the cache.
 func (s *Session) CacheStats() cache.Stats { return s.cache.Stats() }
 
-// Feed runs ids through the model after all that was fed before, in chunks.
-// each is called with the logits [VocabSize] of every position that want asks
-// for, in order; they are valid during the call. Positions count from the start
-// of the sequence. A nil want asks for the last position alone. It fails when
-// an id is outside the vocabulary (before anything is fed), when logits come
-// out not finite, with a Fault, or with the error that each returns; after any
-// but the first the session is of no further use.
+// Feed runs ids through the model, a chunk at a time; see engine.Session. The
+// error of a model file that can no longer be read is a Fault.
 func (s *Session) Feed(ids []int32, want func(position int) bool, each func(position int, logits []float32) error) error {
 	for i, id := range ids {
 		if id < 0 || int(id) >= s.e.model.VocabSize {

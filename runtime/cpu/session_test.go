@@ -7,6 +7,7 @@ import (
 
 	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/cache"
+	"github.com/firstpassage/fpa/runtime/engine"
 	"github.com/firstpassage/fpa/runtime/model"
 	"github.com/firstpassage/fpa/testmodels/modeltest"
 )
@@ -23,7 +24,7 @@ func build(t *testing.T, p model.Parts) *model.Model {
 
 // run feeds ids in calls of so many tokens and returns the logits of every
 // position, [T, V].
-func run(t *testing.T, m *model.Model, o Options, typ quant.DType, p cache.Policy, ids []int32, calls int) ([]float32, *Session) {
+func run(t *testing.T, m *model.Model, o Options, typ quant.DType, p cache.Policy, ids []int32, calls int) ([]float32, engine.Session) {
 	t.Helper()
 	e, err := New(m, o)
 	if err != nil {

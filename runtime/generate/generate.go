@@ -9,22 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/firstpassage/fpa/runtime/cache"
+	"github.com/firstpassage/fpa/runtime/engine"
 	"github.com/firstpassage/fpa/runtime/sample"
 	"github.com/firstpassage/fpa/runtime/tokenizer"
 )
-
-// Session is one sequence that an engine runs.
-type Session interface {
-	// Feed runs ids through the model after all that was fed before. each gets
-	// the logits, one a vocabulary entry, of every position that want asks for,
-	// in order, valid during the call; a nil want asks for the last position.
-	Feed(ids []int32, want func(position int) bool, each func(position int, logits []float32) error) error
-	// Len is the number of tokens fed.
-	Len() int
-	// CacheStats measures the cache.
-	CacheStats() cache.Stats
-}
 
 // Options say when a generation ends.
 type Options struct {
@@ -62,7 +50,7 @@ type Result struct {
 // the run between tokens, without an error. It fails when the prompt is empty
 // and nothing was fed before, or with an error of the session, the sampler, the
 // tokenizer or emit; the result then holds what came before.
-func Run(ctx context.Context, s Session, t *tokenizer.Tokenizer, sampler *sample.Sampler, prompt []int32, o Options, emit func(string) error) (Result, error) {
+func Run(ctx context.Context, s engine.Session, t *tokenizer.Tokenizer, sampler *sample.Sampler, prompt []int32, o Options, emit func(string) error) (Result, error) {
 	if len(prompt) == 0 {
 		return Result{}, errors.New("the prompt has no token; give some text, since the model has no token that begins one")
 	}
@@ -78,7 +66,7 @@ func Run(ctx context.Context, s Session, t *tokenizer.Tokenizer, sampler *sample
 
 // run is the state of one generation.
 type run struct {
-	s       Session
+	s       engine.Session
 	sampler *sample.Sampler
 	o       Options
 	out     *output

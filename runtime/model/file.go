@@ -44,6 +44,9 @@ func Open(path string, o OpenOptions) (*File, error) {
 	} else {
 		err = f.openCheckpoint(o)
 	}
+	if err == nil {
+		err = format.WithPath(f.Generation.Validate(f.Parts.Config.VocabSize), path)
+	}
 	if err != nil {
 		f.Close()
 		return nil, err

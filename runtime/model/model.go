@@ -102,7 +102,7 @@ func (b *builder) check(c *Config, tensors []Tensor) error {
 			return bad(s.Name, "the tensor is missing; the configuration asks for it with shape %v", s.Shape)
 		case !t.Shape.Equal(s.Shape):
 			return bad(s.Name, "has shape %v, the configuration asks for %v", t.Shape, s.Shape)
-		case !kernels.CanMultiply(t.DType):
+		case !kernels.CanMultiply(t.DType) || integer(t.DType):
 			return &format.UnsupportedError{Offset: -1, Where: s.Name, Msg: fmt.Sprintf("type %s cannot be run; convert the tensor to F32, F16 or BF16", t.DType)}
 		}
 	}
@@ -121,6 +121,16 @@ func (b *builder) check(c *Config, tensors []Tensor) error {
 			"the configuration has no place for this tensor%s; running the model without it would give other results", others(extra[1:]))}
 	}
 	return nil
+}
+
+// integer says whether a type holds whole numbers, which are no weights without
+// a scale that the file would have to name.
+func integer(d quant.DType) bool {
+	switch d {
+	case quant.I8, quant.I16, quant.I32, quant.I64, quant.U8, quant.U16, quant.U32, quant.U64, quant.Bool:
+		return true
+	}
+	return false
 }
 
 // others names up to three more of a list.
@@ -221,6 +231,7 @@ func (b *builder) small(i int, name string, heads int) Linear {
 		b.fail(&format.UnsupportedError{Offset: -1, Where: blockName(i, name+".weight"),
 			Msg: fmt.Sprintf("is %s; field and level projections must be F32, since their error adds up along the sequence", l.W.Type)})
 	}
+	b.vector(blockName(i, name+".weight")) // for its check of the values
 	if l.Bias == nil {
 		l.Bias = make([]float32, heads)
 	}

@@ -1,0 +1,39 @@
+// Package engine says what an engine is: something that runs a model one
+// sequence at a time, tokens in, logits out, with a cache that can be measured.
+// Package cpu is one.
+package engine
+
+import (
+	"github.com/firstpassage/fpa/quant"
+	"github.com/firstpassage/fpa/runtime/cache"
+)
+
+// Engine runs one model. An engine and its sessions belong to one goroutine.
+type Engine interface {
+	// NewSession starts an empty sequence, with K and V of type t in a cache that
+	// drops keys by the policy. It fails when the engine cannot do either.
+	NewSession(t quant.DType, p cache.Policy) (Session, error)
+	// Threads is the number of threads the engine uses on the processor.
+	Threads() int
+	// Close ends the engine. Its sessions are of no further use.
+	Close()
+}
+
+// Session is one sequence.
+type Session interface {
+	// Feed runs ids through the model after all that was fed before. each is
+	// called with the logits, one a vocabulary entry, of every position that want
+	// asks for, in order; it may change them, and they are valid during the call.
+	// Positions count from the start of the sequence. A nil want asks for the
+	// last position alone.
+	//
+	// It fails when an id is outside the vocabulary (before anything is fed), when
+	// logits come out not finite, when the model's file can no longer be read, or
+	// with the error that each returns; after any but the first the session is of
+	// no further use.
+	Feed(ids []int32, want func(position int) bool, each func(position int, logits []float32) error) error
+	// Len is the number of tokens fed.
+	Len() int
+	// CacheStats measures the cache.
+	CacheStats() cache.Stats
+}
