@@ -147,7 +147,7 @@ func parsePreTokenizer(raw json.RawMessage, where string, depth int) ([]preToken
 	case "Whitespace":
 		add(patternSplit{wordPattern{}, removed, true})
 	case "WhitespaceSplit":
-		add(patternSplit{characterPattern(unicode.IsSpace), removed, false})
+		add(characterSplit{unicode.IsSpace, true})
 	case "Punctuation":
 		s := patternSplit{characterPattern(isPunctuation), isolated, false}
 		if o.has("behavior") {
@@ -155,8 +155,7 @@ func parsePreTokenizer(raw json.RawMessage, where string, depth int) ([]preToken
 		}
 		add(s)
 	case "BertPreTokenizer":
-		add(patternSplit{characterPattern(unicode.IsSpace), removed, false})
-		add(patternSplit{characterPattern(isPunctuation), isolated, false})
+		stages = append(stages, bertStages...)
 	case "CharDelimiterSplit":
 		add(patternSplit{literal(o.character("delimiter")), removed, false})
 	case "FixedLength":

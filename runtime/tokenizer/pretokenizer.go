@@ -169,6 +169,36 @@ func (p characterPattern) matches(s string, f func(start, end int) error) error 
 	return nil
 }
 
+// characterSplit is a patternSplit by single characters, which are removed or
+// isolated, without its overhead.
+type characterSplit struct {
+	match  func(rune) bool
+	remove bool
+}
+
+func (t characterSplit) split(p piece, emit emitter) error {
+	start := 0
+	for i, r := range p.text {
+		if !t.match(r) {
+			continue
+		}
+		if err := emitRange(p, start, i, emit); err != nil {
+			return err
+		}
+		start = i + utf8.RuneLen(r)
+		if t.remove {
+			continue
+		}
+		if err := emitRange(p, i, start, emit); err != nil {
+			return err
+		}
+	}
+	return emitRange(p, start, len(p.text), emit)
+}
+
+// bertStages split at white space, and isolate punctuation.
+var bertStages = []preTokenizer{characterSplit{unicode.IsSpace, true}, characterSplit{isPunctuation, false}}
+
 // isNumeric reports whether a character is of a Unicode category N.
 func isNumeric(r rune) bool { return characterClass(r) == classNumber }
 

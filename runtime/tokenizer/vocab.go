@@ -450,10 +450,7 @@ func (t *Tokenizer) fromBERT(v Vocab) error {
 		unk = t.tokens[v.UNK]
 	}
 	t.normalizer = bertNormalizer(true, true, true, true)
-	t.preTokenizers = []preTokenizer{
-		patternSplit{characterPattern(unicode.IsSpace), removed, false},
-		patternSplit{characterPattern(isPunctuation), isolated, false},
-	}
+	t.preTokenizers = bertStages
 	t.model = newWordPiece(vocab, unk, continuation, 100)
 	t.decoder = []decodeStep{wordPieceDecoder(continuation, true)}
 	t.definition.model = "WordPiece"

@@ -23,6 +23,9 @@ func newWordPiece(vocab map[string]int32, unk, prefix string, maxCharacters int)
 }
 
 func (m *wordPiece) encode(dst []int32, text string, w *worker) ([]int32, error) {
+	if ids, ok := w.cache.get(text); ok {
+		return append(dst, ids...), nil
+	}
 	before := len(dst)
 	bad := utf8.RuneCountInString(text) > m.maxCharacters
 	key := make([]byte, 0, 64)
@@ -55,6 +58,7 @@ func (m *wordPiece) encode(dst []int32, text string, w *worker) ([]int32, error)
 		}
 		dst = append(dst[:before], m.unk)
 	}
+	w.cache.put(text, dst[before:])
 	return dst, nil
 }
 
