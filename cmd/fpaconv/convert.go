@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,6 +23,7 @@ import (
 type convertFlags struct {
 	output, to, typ            string
 	config, tokenizer, report  string
+	splitMax                   string
 	verify, noVerify           bool
 	dryRun, force, quiet, json bool
 	atol                       float64
@@ -59,6 +61,7 @@ the check is not kept (exit code 3). Other exit codes: 1 failed, 2 usage.`,
 	fl.BoolVar(&f.noVerify, "no-verify", false, "do not")
 	fl.Float64Var(&f.atol, "atol", 0, "largest difference of a logit that passes (default: by --type, printed)")
 	fl.StringVar(&f.report, "report", "", "write a JSON report to this `file`: hashes, tensors with their errors, verification")
+	fl.StringVar(&f.splitMax, "split-max-size", "", "split into files of at most this `size` of tensor data, such as 500M or 4G")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "read and check the checkpoint, write nothing")
 	fl.BoolVar(&f.force, "force", false, "replace an existing file")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing but errors")
@@ -82,6 +85,10 @@ func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stder
 	if f.threads < 0 || f.threads > 1024 {
 		return cli.Usage("--threads is %d, expected 1 to 1024", f.threads)
 	}
+	splitMax, err := parseSize(f.splitMax)
+	if err != nil {
+		return cli.Usage("--split-max-size: %w", err)
+	}
 	if err := checkKind(f.to, f.output); err != nil {
 		return err
 	}
@@ -95,7 +102,7 @@ func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stder
 	}
 	progress := cli.NewProgress(f.quiet)
 	r, err := convert.ToGGUF(ctx, src, convert.Options{
-		Output: f.output, Type: typ, Version: cli.Version(), Force: f.force, NoCheck: f.noVerify || !f.verify, Atol: f.atol,
+		Output: f.output, Type: typ, SplitMaxBytes: splitMax, Version: cli.Version(), Force: f.force, NoCheck: f.noVerify || !f.verify, Atol: f.atol,
 		Measure: f.report != "" || f.json, Threads: f.threads,
 		Progress: func(stage string, done, total int64) {
 			if stage == "verifying" {
@@ -127,6 +134,24 @@ func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stder
 	return nil
 }
 
+// parseSize reads a number of bytes with an optional K, M or G, powers of 1000; an
+// empty text is 0.
+func parseSize(s string) (int64, error) {
+	if s == "" {
+		return 0, nil
+	}
+	unit := int64(1)
+	digits := s
+	if i := strings.IndexByte("KMG", strings.ToUpper(s)[len(s)-1]); i >= 0 {
+		unit, digits = []int64{1e3, 1e6, 1e9}[i], s[:len(s)-1]
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n < 1 || n > math.MaxInt64/unit {
+		return 0, fmt.Errorf("%q is no size, expected such as 500M or 4G", s)
+	}
+	return n * unit, nil
+}
+
 // checkKind refuses kinds of output that cannot be written.
 func checkKind(to, output string) error {
 	if to == "" {
@@ -151,7 +176,11 @@ func dryRun(src *model.File, w io.Writer) error {
 
 // printReport says in a few lines what was done.
 func printReport(w io.Writer, r *convert.Report, typ string, atol float64) {
-	fmt.Fprintf(w, "%s: %s parameters, %d tensors, %s, %s, %.2f s\n", r.Output, count(r.Parameters), len(r.Tensors), typ, cli.Bytes(r.OutputBytes), r.Seconds)
+	name := r.Files[0]
+	if n := len(r.Files); n > 1 {
+		name = fmt.Sprintf("%s and %d more", name, n-1)
+	}
+	fmt.Fprintf(w, "%s: %s parameters, %d tensors, %s, %s, %.2f s\n", name, count(r.Parameters), len(r.Tensors), typ, cli.Bytes(r.OutputBytes), r.Seconds)
 	for _, n := range r.Notes {
 		fmt.Fprintf(w, "note: %s\n", n)
 	}

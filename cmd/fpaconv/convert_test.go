@@ -184,6 +184,30 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// TestSplit writes several files and finds the same model in them.
+func TestSplit(t *testing.T) {
+	dir := t.TempDir()
+	whole, stem := filepath.Join(dir, "whole.gguf"), filepath.Join(dir, "m.gguf")
+	mustRun(t, passkey, "-o", whole)
+	_, stderr := mustRun(t, passkey, "-o", stem, "--split-max-size", "250K")
+	if !strings.Contains(stderr, "m-00001-of-00003.gguf and 2 more") {
+		t.Errorf("prints %q", stderr)
+	}
+	onlyFile(t, dir, "m-00001-of-00003.gguf", "m-00002-of-00003.gguf", "m-00003-of-00003.gguf", "whole.gguf")
+	first := filepath.Join(dir, "m-00001-of-00003.gguf")
+	a, _ := mustRun(t, "hash", whole, "--tensors")
+	b, _ := mustRun(t, "hash", first, "--tensors")
+	if a != b {
+		t.Errorf("the tensors differ:\n%s\n%s", a, b)
+	}
+	mustFail(t, 1, "--force", passkey, "-o", stem, "--split-max-size", "250K")
+	mustFail(t, 2, "--split-max-size", passkey, "-o", stem, "--split-max-size", "many")
+	if err := os.Remove(filepath.Join(dir, "m-00002-of-00003.gguf")); err != nil {
+		t.Fatal(err)
+	}
+	mustFail(t, 1, "missing", "verify", whole, first)
+}
+
 func TestExisting(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "m.gguf")

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/firstpassage/fpa/format"
-	"github.com/firstpassage/fpa/format/atomicfile"
 	"github.com/firstpassage/fpa/format/gguf"
 	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/model"
@@ -25,14 +24,17 @@ import (
 
 // Options steer a conversion.
 type Options struct {
-	Output  string      // path; empty: FileName in the current folder
-	Type    quant.DType // of the matrices
-	Version string      // of this program, for the provenance
-	Force   bool        // replace an existing file
-	NoCheck bool        // do not verify the written file
-	Atol    float64     // 0: by type
-	Measure bool        // measure the error of each tensor
-	Threads int         // 0: one a processor
+	Output string      // path; empty: FileName in the current folder
+	Type   quant.DType // of the matrices
+	// SplitMaxBytes splits the model into files of at most so many bytes of
+	// tensor data, named Output without .gguf, then -00001-of-0000N.gguf; 0: one file.
+	SplitMaxBytes int64
+	Version       string  // of this program, for the provenance
+	Force         bool    // replace an existing file
+	NoCheck       bool    // do not verify the written file
+	Atol          float64 // 0: by type
+	Measure       bool    // measure the error of each tensor
+	Threads       int     // 0: one a processor
 	// Progress is told what is done: "reading", "writing", "verifying", in bytes,
 	// or tokens for the last; from any goroutine. It may be nil.
 	Progress func(stage string, done, total int64)
@@ -44,6 +46,7 @@ type Report struct {
 	SourceFormat string       `json:"source_format"`
 	SourceSHA256 string       `json:"source_sha256"`
 	Output       string       `json:"output"`
+	Files        []string     `json:"files"`
 	OutputSHA256 string       `json:"output_sha256,omitempty"`
 	OutputBytes  int64        `json:"output_bytes"`
 	Version      string       `json:"fpaconv_version"`
@@ -92,6 +95,7 @@ type conversion struct {
 	start  time.Time
 	model  *model.Model // of the source
 	plans  []TensorPlan
+	out    output
 	kv     []gguf.KV
 	report Report
 }
@@ -114,23 +118,26 @@ func (c *conversion) run() error {
 		c.o.Output = c.fileName()
 	}
 	c.report.Output = c.o.Output
-	// Before the long part: the name may be taken, the folder read-only.
-	out, err := atomicfile.CreateAtomic(c.o.Output, c.o.Force)
-	if err != nil {
-		return err
+	defer c.out.abort()
+	if c.o.SplitMaxBytes <= 0 {
+		if err := c.out.create(c.o.Output, c.o.Force); err != nil {
+			return err
+		}
 	}
-	defer out.Abort()
 	if err := c.examine(); err != nil {
 		return err
 	}
 	if err := c.metadata(); err != nil {
 		return err
 	}
-	if err := c.write(out); err != nil {
+	if err := c.write(); err != nil {
 		return err
 	}
-	if err := out.Commit(); err != nil {
+	if err := c.out.commit(); err != nil {
 		return err
+	}
+	for _, f := range c.out.files {
+		c.report.Files = append(c.report.Files, f.Path())
 	}
 	c.report.Tensors = c.plans
 	c.report.Seconds = time.Since(c.start).Seconds()
@@ -337,33 +344,32 @@ func (c *conversion) tokenizer() error {
 	return err
 }
 
-// write writes header and data to out and verifies what lies there.
-func (c *conversion) write(out *atomicfile.File) error {
+// write writes header and data and verifies what lies there.
+func (c *conversion) write() error {
 	infos := make([]gguf.TensorInfo, len(c.plans))
 	total := int64(0)
 	for i, p := range c.plans {
-		infos[i] = gguf.TensorInfo{Name: p.Name, DType: p.dtype, Shape: p.Shape}
+		infos[i] = gguf.TensorInfo{Name: p.Name, DType: p.dtype, Shape: p.Shape, Size: int64(bytesOf(p.dtype, int(elements(p.Shape))))}
 		total += int64(len(p.tensor.Data))
 	}
-	w, err := gguf.NewWriter(out, c.kv, infos)
-	if err != nil {
+	if err := c.out.begin(c.o.Output, c.o.Force, c.o.SplitMaxBytes, c.kv, infos); err != nil {
 		return err
 	}
 	count := counter(func(done int64) { c.o.Progress("writing", done, total) })
-	if err := writeTensors(c.ctx, w, c.plans, c.o.Measure, c.o.Threads, count); err != nil {
+	err := writeTensors(c.ctx, c.out.tensors, c.plans, c.o.Measure, c.o.Threads, count)
+	if err != nil {
 		return err
 	}
-	if err := w.Finish(); err != nil {
+	if c.report.OutputBytes, err = c.out.finish(); err != nil {
 		return err
 	}
-	c.report.OutputBytes = w.Size()
 	if !c.o.NoCheck {
-		if err := c.verify(out, w); err != nil {
+		if err := c.verify(); err != nil {
 			return err
 		}
 	}
 	if c.o.Measure {
-		c.report.OutputSHA256, err = hashFiles(c.ctx, []string{out.TempPath()})
+		c.report.OutputSHA256, err = c.out.hash(c.ctx)
 	}
 	return err
 }
@@ -371,13 +377,17 @@ func (c *conversion) write(out *atomicfile.File) error {
 // verify runs the written file beside its source, and notes the result in the
 // file. The note is rounded up to 1, 2 or 5 times a power of ten, so that
 // machines whose kernels sum in another order write the same file.
-func (c *conversion) verify(out *atomicfile.File, w *gguf.Writer) error {
-	written, err := model.Open(out.TempPath(), model.OpenOptions{})
+func (c *conversion) verify() error {
+	written, err := c.out.open()
+	if err != nil {
+		return err
+	}
+	defer written.Close()
+	parts, err := model.FromGGUF(written)
 	if err != nil {
 		return fmt.Errorf("the written file cannot be read back: %w", err)
 	}
-	defer written.Close()
-	m, err := written.Build()
+	m, err := model.Build(parts.Config, parts.Tensors)
 	if err != nil {
 		return fmt.Errorf("the written file cannot be read back: %w", err)
 	}
@@ -398,7 +408,7 @@ func (c *conversion) verify(out *atomicfile.File, w *gguf.Writer) error {
 		done += int64(n)
 		c.o.Progress("verifying", done, total)
 	}
-	return w.PatchFloat32(gguf.KeyVerifiedMaxAbsError, float32(roundUp(worst)))
+	return c.out.writers[0].PatchFloat32(gguf.KeyVerifiedMaxAbsError, float32(roundUp(worst)))
 }
 
 // roundUp rounds to the next 1, 2 or 5 times a power of ten.

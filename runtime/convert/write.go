@@ -16,7 +16,7 @@ const pieceElements = 1 << 20
 
 // writeTensors converts every tensor and writes it, on so many threads. Each
 // thread takes a whole tensor, so a tensor's bytes are written in order.
-func writeTensors(ctx context.Context, w *gguf.Writer, plans []TensorPlan, measure bool, threads int, progress func(int64)) error {
+func writeTensors(ctx context.Context, tensors []*gguf.TensorWriter, plans []TensorPlan, measure bool, threads int, progress func(int64)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var mu sync.Mutex
@@ -26,7 +26,7 @@ func writeTensors(ctx context.Context, w *gguf.Writer, plans []TensorPlan, measu
 	for range threads {
 		group.Go(func() {
 			for i := range next {
-				if err := plans[i].write(ctx, w.Tensor(i), measure, progress); err != nil {
+				if err := plans[i].write(ctx, tensors[i], measure, progress); err != nil {
 					mu.Lock()
 					if first == nil {
 						first = fmt.Errorf("tensor %s: %w", plans[i].Name, err)
