@@ -24,46 +24,33 @@ const maxAddedToken = 4096
 // An addedSet finds added tokens in text: the leftmost first, of those that
 // start at one place the longest.
 type addedSet struct {
-	tokens []addedToken
-	nodes  []trieNode
-	starts [256]bool // bytes that begin a token
-	only   int       // the only such byte, or -1
+	tokens   []addedToken
+	patterns map[string]int32 // what to look for, and the index of its token
+	trie     byteTrie
+	starts   [256]bool // bytes that begin a pattern
+	only     int       // the only such byte, or -1
 }
 
-// A trieNode is a prefix of tokens.
-type trieNode struct {
-	next  map[byte]int32
-	token int32 // index of the token that ends here, or -1
-}
-
-// add adds a token whose text in the input is pattern.
+// add adds a token whose text in the input is pattern; build ends adding.
 func (s *addedSet) add(pattern string, t addedToken) {
 	if pattern == "" {
 		return
 	}
-	if len(s.nodes) == 0 {
-		s.nodes = append(s.nodes, trieNode{token: -1})
+	if s.patterns == nil {
+		s.patterns = make(map[string]int32)
 		s.only = int(pattern[0])
 	}
 	if s.only != int(pattern[0]) {
 		s.only = -1
 	}
 	s.starts[pattern[0]] = true
-	at := int32(0)
-	for i := range len(pattern) {
-		next, ok := s.nodes[at].next[pattern[i]]
-		if !ok {
-			next = int32(len(s.nodes))
-			s.nodes = append(s.nodes, trieNode{token: -1})
-			if s.nodes[at].next == nil {
-				s.nodes[at].next = make(map[byte]int32)
-			}
-			s.nodes[at].next[pattern[i]] = next
-		}
-		at = next
-	}
-	s.nodes[at].token = int32(len(s.tokens))
+	s.patterns[pattern] = int32(len(s.tokens))
 	s.tokens = append(s.tokens, t)
+}
+
+func (s *addedSet) build() {
+	s.trie.build(s.patterns)
+	s.patterns = nil
 }
 
 // find is the next occurrence of a token in text at or after from, nil where
@@ -73,23 +60,14 @@ func (s *addedSet) find(text string, from int) (start, end int, token *addedToke
 		if s.only >= 0 {
 			skip := strings.IndexByte(text[i:], byte(s.only))
 			if skip < 0 {
-				return 0, 0, nil
+				break
 			}
 			i += skip
 		} else if !s.starts[text[i]] {
 			continue
 		}
-		at, ok := int32(0), true
-		for j := i; j < len(text); j++ {
-			if at, ok = s.nodes[at].next[text[j]]; !ok {
-				break
-			}
-			if s.nodes[at].token >= 0 {
-				end, token = j+1, &s.tokens[s.nodes[at].token]
-			}
-		}
-		if token != nil {
-			return i, end, token
+		if index, length := s.trie.longest(text[i:]); length > 0 {
+			return i, i + length, &s.tokens[index]
 		}
 	}
 	return 0, 0, nil
@@ -98,7 +76,7 @@ func (s *addedSet) find(text string, from int) (start, end int, token *addedToke
 // split calls text for each stretch of s between tokens and token for each
 // token, in order. Special tokens are text too where special is false.
 func (s *addedSet) split(str string, special bool, text func(start, end int) error, token func(id int32)) error {
-	if len(s.nodes) == 0 {
+	if len(s.tokens) == 0 {
 		return text(0, len(str))
 	}
 	done := 0

@@ -1,11 +1,15 @@
 package tokenizer
 
 import (
+	"cmp"
 	"encoding/json"
 	"unicode"
 
 	"golang.org/x/text/unicode/norm"
 )
+
+// maxPrepend bounds what is put in front of each stretch between added tokens.
+const maxPrepend = 64
 
 // parseNormalizer reads a normalizer of a tokenizer.json.
 func parseNormalizer(raw json.RawMessage, where string, depth int) (normalizer, error) {
@@ -20,7 +24,7 @@ func parseNormalizer(raw json.RawMessage, where string, depth int) (normalizer, 
 		return all, o.list("normalizers", func(raw json.RawMessage, where string) error {
 			one, err := parseNormalizer(raw, where, depth+1)
 			all = append(all, one)
-			return err
+			return cmp.Or(err, tooMany(len(all), where))
 		})
 	case "NFC":
 		n = unicodeForm(norm.NFC)
@@ -46,6 +50,9 @@ func parseNormalizer(raw json.RawMessage, where string, depth int) (normalizer, 
 	case "Prepend":
 		var s string
 		o.must("prepend", &s)
+		if o.err == nil && len(s) > maxPrepend {
+			o.err = unsupported(where+".prepend", "a text of %d bytes; at most %d are supported", len(s), maxPrepend)
+		}
 		n = prepend(s)
 	case "Replace":
 		var content string
@@ -91,7 +98,7 @@ func parsePreTokenizer(raw json.RawMessage, where string, depth int) ([]preToken
 		err := o.list("pretokenizers", func(raw json.RawMessage, where string) error {
 			some, err := parsePreTokenizer(raw, where, depth+1)
 			stages = append(stages, some...)
-			return err
+			return cmp.Or(err, tooMany(len(stages), where))
 		})
 		return stages, err
 	case "ByteLevel":
@@ -171,6 +178,36 @@ func parsePreTokenizer(raw json.RawMessage, where string, depth int) ([]preToken
 	return stages, o.finish()
 }
 
+// checkPreTokenizers refuses ByteLevel twice, which makes text longer each time.
+func checkPreTokenizers(stages []preTokenizer) error {
+	n := 0
+	for _, stage := range stages {
+		if _, ok := stage.(byteLevel); ok {
+			n++
+		}
+	}
+	if n > 1 {
+		return unsupported("pre_tokenizer", "ByteLevel stands there %d times", n)
+	}
+	return nil
+}
+
+// maxDecoderGrowth bounds how many times longer the decoder makes tokens.
+const maxDecoderGrowth = 256
+
+// checkDecoder refuses decoders that can make text very long.
+func checkDecoder(steps []decodeStep) error {
+	growth := 1
+	for _, step := range steps {
+		if r, ok := step.(replaceDecoder); ok {
+			if growth *= r.growth(); growth > maxDecoderGrowth {
+				return unsupported("decoder", "it can make text more than %d times longer", maxDecoderGrowth)
+			}
+		}
+	}
+	return nil
+}
+
 // has reports whether a field is there and not null.
 func (o *object) has(name string) bool {
 	raw, ok := o.fields[name]
@@ -201,7 +238,7 @@ func parseDecoder(raw json.RawMessage, where string, depth int) ([]decodeStep, e
 		err := o.list("decoders", func(raw json.RawMessage, where string) error {
 			some, err := parseDecoder(raw, where, depth+1)
 			steps = append(steps, some...)
-			return err
+			return cmp.Or(err, tooMany(len(steps), where))
 		})
 		return steps, err
 	case "ByteLevel":
@@ -236,9 +273,10 @@ func parseDecoder(raw json.RawMessage, where string, depth int) ([]decodeStep, e
 	case "Replace":
 		var d replaceDecoder
 		o.must("content", &d.new)
-		fixed, regex := o.patternField("pattern")
-		if d.old = fixed; regex != "" {
-			d.pattern = o.compile("pattern", regex)
+		regex := ""
+		if d.old, regex = o.patternField("pattern"); regex != "" {
+			// There is no bound on its time that could be reported from a stream.
+			return nil, unsupported(where, "a regular expression in a decoder")
 		}
 		step = d
 	case "Fuse":

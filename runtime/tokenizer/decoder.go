@@ -112,27 +112,12 @@ func cleanUp(s string) string {
 	return s
 }
 
-// replaceDecoder replaces a pattern inside each token.
-type replaceDecoder struct {
-	pattern *regexPattern // nil: old is a fixed string
-	old     string
-	new     string
-}
-
-func (d replaceDecoder) replace(token string) string {
-	if d.pattern == nil {
-		return strings.ReplaceAll(token, d.old, d.new)
-	}
-	replaced, err := d.pattern.replace(token, d.new)
-	if err != nil {
-		return token // out of time on a single token: leave it as it is
-	}
-	return replaced
-}
+// replaceDecoder replaces a string, which must not be empty, inside each token.
+type replaceDecoder struct{ old, new string }
 
 func (d replaceDecoder) decode(tokens []string) []string {
 	for i, token := range tokens {
-		tokens[i] = d.replace(token)
+		tokens[i] = strings.ReplaceAll(token, d.old, d.new)
 	}
 	return tokens
 }
@@ -140,11 +125,14 @@ func (d replaceDecoder) decode(tokens []string) []string {
 func (d replaceDecoder) fuses() bool { return false }
 
 func (d replaceDecoder) stream(fused, last bool) streamStep {
-	if fused && (d.pattern != nil || utf8.RuneCountInString(d.old) > 1) {
+	if fused && utf8.RuneCountInString(d.old) > 1 {
 		return nil
 	}
-	return &eachStream{f: func(_ int, token string) string { return d.replace(token) }}
+	return &eachStream{f: func(_ int, token string) string { return strings.ReplaceAll(token, d.old, d.new) }}
 }
+
+// growth is how many times longer the step makes a text, at most.
+func (d replaceDecoder) growth() int { return max(1, (len(d.new)+len(d.old)-1)/len(d.old)) }
 
 // fuse joins all tokens.
 type fuse struct{}

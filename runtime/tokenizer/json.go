@@ -14,10 +14,22 @@ import (
 )
 
 // maxJSON bounds a tokenizer.json; the largest in use are below 40 MB.
-const maxJSON = 256 << 20
+const maxJSON = 128 << 20
 
-// maxNesting bounds how deep Sequence components may nest.
-const maxNesting = 16
+// Bounds on components: how deep Sequences may nest, and how many stages the
+// normalizer, the pre-tokenizer and the decoder may have.
+const (
+	maxNesting = 16
+	maxStages  = 64
+)
+
+// tooMany fails where a Sequence has too many stages.
+func tooMany(n int, where string) error {
+	if n > maxStages {
+		return unsupported(where, "more than %d stages", maxStages)
+	}
+	return nil
+}
 
 func malformed(where, message string, args ...any) error {
 	return &format.FormatError{Offset: -1, Where: where, Msg: fmt.Sprintf(message, args...)}
@@ -169,10 +181,16 @@ func FromJSON(data []byte) (*Tokenizer, error) {
 		if t.preTokenizers, err = parsePreTokenizer(raw, "pre_tokenizer", 0); err != nil {
 			return nil, err
 		}
+		if err := checkPreTokenizers(t.preTokenizers); err != nil {
+			return nil, err
+		}
 	}
 	t.decoder = []decodeStep{eachToken(spacedTokens)}
 	if raw := file.take("decoder"); raw != nil {
 		if t.decoder, err = parseDecoder(raw, "decoder", 0); err != nil {
+			return nil, err
+		}
+		if err := checkDecoder(t.decoder); err != nil {
 			return nil, err
 		}
 	}
@@ -332,7 +350,7 @@ func (t *Tokenizer) addTokens(tokens []addedToken) error {
 	for _, token := range tokens {
 		pattern := token.content
 		if token.normalized && t.normalizer != nil {
-			p, err := t.normalizer.normalize(piece{text: pattern})
+			p, err := t.normalizer.normalize(piece{text: pattern, budget: newBudget(len(pattern))})
 			if err != nil {
 				return err
 			}
@@ -350,6 +368,8 @@ func (t *Tokenizer) addTokens(tokens []addedToken) error {
 			t.raw.add(pattern, token)
 		}
 	}
+	t.normalized.build()
+	t.raw.build()
 	// As in the reference, decoding leaves out the tokens whose text after
 	// normalization is that of a special token.
 	for _, token := range tokens {

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -116,22 +117,57 @@ func (t *Tokenizer) parseUnigram(o *object) error {
 	byteFallback := false
 	o.get("unk_id", &unk)
 	o.get("byte_fallback", &byteFallback)
-	var pairs [][]json.RawMessage
-	o.must("vocab", &pairs)
+	raw := o.take("vocab")
 	if err := o.finish(); err != nil {
 		return err
 	}
-	if unk < -1 || unk >= int64(len(pairs)) {
-		return malformed("model.unk_id", "found %d, but there are %d tokens", unk, len(pairs))
+	tokens, scores, err := readScores(raw, "model.vocab")
+	if err != nil {
+		return err
 	}
-	tokens := make([]string, len(pairs))
-	scores := make([]float64, len(pairs))
-	for i, pair := range pairs {
-		if len(pair) != 2 || json.Unmarshal(pair[0], &tokens[i]) != nil || json.Unmarshal(pair[1], &scores[i]) != nil {
-			return malformed(fmt.Sprintf("model.vocab[%d]", i), "expected a token and its score")
-		}
+	if unk < -1 || unk >= int64(len(tokens)) {
+		return malformed("model.unk_id", "found %d, but there are %d tokens", unk, len(tokens))
 	}
 	t.setUnigram(tokens, scores, int32(unk), byteFallback)
+	return nil
+}
+
+// readScores reads an array of pairs of a token and its score.
+func readScores(raw json.RawMessage, where string) (tokens []string, scores []float64, err error) {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	next := func() json.Token {
+		var token json.Token
+		if err == nil {
+			token, err = dec.Token()
+		}
+		return token
+	}
+	if next() != json.Delim('[') {
+		return nil, nil, malformed(where, "expected an array of tokens and scores")
+	}
+	for dec.More() && err == nil {
+		open := next()
+		text, isText := next().(string)
+		score, isNumber := next().(float64)
+		if open != json.Delim('[') || !isText || !isNumber || next() != json.Delim(']') || err != nil {
+			return nil, nil, malformed(fmt.Sprintf("%s[%d]", where, len(tokens)), "expected a token and its score")
+		}
+		if err := checkLength(text, int32(len(tokens)), where); err != nil {
+			return nil, nil, err
+		}
+		tokens, scores = append(tokens, text), append(scores, score)
+	}
+	return tokens, scores, nil
+}
+
+// maxTokenLength bounds the length in bytes of the tokens of Unigram and
+// WordPiece: the time to encode is proportional to it, in the worst case.
+const maxTokenLength = 4096
+
+func checkLength(token string, id int32, where string) error {
+	if len(token) > maxTokenLength {
+		return unsupported(where, "token %d has %d bytes; at most %d are supported", id, len(token), maxTokenLength)
+	}
 	return nil
 }
 
@@ -171,12 +207,17 @@ func (t *Tokenizer) parseWords(o *object, kind string) error {
 	if maxCharacters < 0 || maxCharacters > math.MaxInt32 {
 		return malformed("model.max_input_chars_per_word", "found %d", maxCharacters)
 	}
-	m := newWordPiece(vocab, unk, prefix, maxCharacters)
-	t.model = m
+	t.roles.unk = lookUp(vocab, unk)
 	if kind == "WordLevel" {
-		t.model = &wordLevel{vocab, m.unk}
+		t.model = &wordLevel{vocab, t.roles.unk}
+		return nil
 	}
-	t.roles.unk = m.unk
+	for token, id := range vocab {
+		if err := checkLength(token, id, "model.vocab"); err != nil {
+			return err
+		}
+	}
+	t.model = newWordPiece(vocab, unk, prefix, maxCharacters)
 	t.definition.prefix = prefix
 	return nil
 }

@@ -24,6 +24,9 @@ func (n sequence) normalize(p piece) (piece, error) {
 		if p, err = one.normalize(p); err != nil {
 			break
 		}
+		if err = p.budget.check(len(p.text)); err != nil {
+			break
+		}
 	}
 	return p, err
 }
@@ -94,6 +97,11 @@ func (n prepend) normalize(p piece) (piece, error) {
 type replaceLiteral struct{ old, new string }
 
 func (n replaceLiteral) normalize(p piece) (piece, error) {
+	if more := len(n.new) - len(n.old); more > 0 {
+		if err := p.budget.check(len(p.text) + strings.Count(p.text, n.old)*more); err != nil {
+			return p, err
+		}
+	}
 	p.text = strings.ReplaceAll(p.text, n.old, n.new)
 	return p, nil
 }
@@ -213,7 +221,7 @@ type replaceRegex struct {
 }
 
 func (n replaceRegex) normalize(p piece) (piece, error) {
-	text, err := n.pattern.replace(p.text, n.new)
+	text, err := n.pattern.replace(p.text, n.new, p.budget)
 	p.text = text
 	return p, err
 }

@@ -105,6 +105,9 @@ func (p *precompiled) normalize(in piece) (piece, error) {
 			}
 		}
 		rest = rest[n:]
+		if err := in.budget.check(out.Len()); err != nil {
+			return in, err
+		}
 	}
 	in.text = out.String()
 	return in, nil

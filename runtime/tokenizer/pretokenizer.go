@@ -1,15 +1,49 @@
 package tokenizer
 
 import (
+	"fmt"
+	"math"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
 
 // A piece is a part of the text on its way to the model. It is never empty.
 type piece struct {
-	text  string
-	first bool // its first character is the first of the whole text
+	text   string
+	first  bool    // its first character is the first of the whole text
+	budget *budget // of the whole text
+}
+
+// A budget bounds what the patterns and replacements of a file, which may be
+// hostile, do to one text.
+type budget struct {
+	bytes int           // length that the text may grow to
+	regex time.Duration // time left for regular expressions
+}
+
+// maxGrowth is how many times longer normalization may make a text; real
+// tokenizers stay below 20.
+const maxGrowth = 64
+
+// newBudget is the budget for a text of n bytes.
+func newBudget(n int) *budget {
+	return &budget{
+		bytes: min(maxGrowth*n+1<<16, math.MaxInt32-1),
+		regex: regexBase + time.Duration(n)*regexPerByte,
+	}
+}
+
+// errTooLong says that normalization makes a text too long.
+var errTooLong = fmt.Errorf("the tokenizer's normalizer makes this text more than %d times longer", maxGrowth)
+
+// check fails where a text has grown beyond the budget.
+func (b *budget) check(n int) error {
+	if n > b.bytes {
+		return errTooLong
+	}
+	return nil
 }
 
 // An emitter takes the pieces that one stage of the pipeline makes.
@@ -25,7 +59,7 @@ func emitRange(p piece, start, end int, emit emitter) error {
 	if start == end {
 		return nil
 	}
-	return emit(piece{p.text[start:end], p.first && start == 0})
+	return emit(piece{p.text[start:end], p.first && start == 0, p.budget})
 }
 
 // scanSplit splits by a scanner: every match is a piece.
@@ -45,7 +79,7 @@ func (t scanSplit) split(p piece, emit emitter) error {
 // A pattern finds its matches in s, in order and without overlap, and calls f
 // with the byte range of each. Matches may be empty.
 type pattern interface {
-	matches(s string, f func(start, end int) error) error
+	matches(s string, b *budget, f func(start, end int) error) error
 }
 
 // A behavior says what becomes of the matches of a patternSplit.
@@ -118,7 +152,7 @@ func (t patternSplit) split(p piece, emit emitter) error {
 		return nil
 	}
 	done := 0
-	err := t.pattern.matches(p.text, func(start, end int) error {
+	err := t.pattern.matches(p.text, p.budget, func(start, end int) error {
 		if start > done {
 			if err := part(done, start, false); err != nil {
 				return err
@@ -141,7 +175,7 @@ func (t patternSplit) split(p piece, emit emitter) error {
 // literal is the pattern of a fixed string, which must not be empty.
 type literal string
 
-func (l literal) matches(s string, f func(start, end int) error) error {
+func (l literal) matches(s string, _ *budget, f func(start, end int) error) error {
 	for done := 0; ; {
 		i := strings.Index(s[done:], string(l))
 		if i < 0 {
@@ -158,7 +192,7 @@ func (l literal) matches(s string, f func(start, end int) error) error {
 // characterPattern matches each character for which the function holds.
 type characterPattern func(rune) bool
 
-func (p characterPattern) matches(s string, f func(start, end int) error) error {
+func (p characterPattern) matches(s string, _ *budget, f func(start, end int) error) error {
 	for i, r := range s {
 		if p(r) {
 			if err := f(i, i+utf8.RuneLen(r)); err != nil {
@@ -205,7 +239,7 @@ func isNumeric(r rune) bool { return characterClass(r) == classNumber }
 // wordPattern is \w+|[^\w\s]+, the pattern of the Whitespace pre-tokenizer.
 type wordPattern struct{}
 
-func (wordPattern) matches(s string, f func(start, end int) error) error {
+func (wordPattern) matches(s string, _ *budget, f func(start, end int) error) error {
 	const space, word, other = 0, 1, 2
 	start, kind := 0, space
 	for i, r := range s {
@@ -246,7 +280,7 @@ func (t byteLevel) split(p piece, emit emitter) error {
 	}
 	out := emit
 	if !t.raw {
-		out = func(p piece) error { return emit(piece{toByteLevel(p.text), p.first}) }
+		out = func(p piece) error { return emit(piece{toByteLevel(p.text), p.first, p.budget}) }
 	}
 	if !t.pattern {
 		return out(p)

@@ -18,7 +18,7 @@ import (
 const (
 	maxPatternLength = 16 << 10
 	matchTimeout     = 5 * time.Second
-	regexBase        = 20 * time.Second
+	regexBase        = 10 * time.Second
 	regexPerByte     = 20 * time.Microsecond
 )
 
@@ -47,16 +47,28 @@ func newRegex(source string) (*regexPattern, error) {
 	return &regexPattern{re}, nil
 }
 
-// matches calls f with the byte range of each match in s, in order.
-func (p *regexPattern) matches(s string, f func(start, end int) error) error {
-	deadline := time.Now().Add(regexBase + time.Duration(len(s))*regexPerByte)
+// matches calls f with the byte range of each match in s, in order. Time is
+// charged to the budget.
+func (p *regexPattern) matches(s string, b *budget, f func(start, end int) error) error {
+	clock := time.Now()
+	charge := func() error {
+		now := time.Now()
+		b.regex -= now.Sub(clock)
+		clock = now
+		if b.regex < 0 {
+			return errSlowPattern
+		}
+		return nil
+	}
 	runes := []rune(s)
 	m, err := p.re.FindRunesMatch(runes)
 	runeAt, byteAt := 0, 0 // the same place in runes and in s
 	last := -1             // where the last match ended
-	for n := 0; m != nil && err == nil; n++ {
-		if n%64 == 0 && time.Now().After(deadline) {
-			return errSlowPattern
+	for n := 1; m != nil && err == nil; n++ {
+		if n%64 == 0 {
+			if err := charge(); err != nil {
+				return err
+			}
 		}
 		for ; runeAt < m.Index; runeAt++ {
 			byteAt += utf8.RuneLen(runes[runeAt])
@@ -76,18 +88,18 @@ func (p *regexPattern) matches(s string, f func(start, end int) error) error {
 	if err != nil {
 		return fmt.Errorf("%w (%v)", errSlowPattern, err)
 	}
-	return nil
+	return charge()
 }
 
 // replace replaces each match in s.
-func (p *regexPattern) replace(s, with string) (string, error) {
+func (p *regexPattern) replace(s, with string, budget *budget) (string, error) {
 	var b strings.Builder
 	done := 0
-	err := p.matches(s, func(start, end int) error {
+	err := p.matches(s, budget, func(start, end int) error {
 		b.WriteString(s[done:start])
 		b.WriteString(with)
 		done = end
-		return nil
+		return budget.check(b.Len())
 	})
 	if err != nil {
 		return "", err

@@ -132,9 +132,10 @@ func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
 	if o.AddSpecial {
 		w.out = append(w.out, t.prefix...)
 	}
+	budget := newBudget(len(text))
 	token := func(id int32) { w.out = append(w.out, id) }
 	err := t.raw.split(text, o.ParseSpecial, func(start, end int) error {
-		p := piece{text[start:end], start == 0}
+		p := piece{text[start:end], start == 0, budget}
 		if t.normalizer != nil {
 			var err error
 			if p, err = t.normalizer.normalize(p); err != nil {

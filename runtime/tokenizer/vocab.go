@@ -100,7 +100,7 @@ func isDefaultPunctuation(r rune) bool {
 // threeDigits is the pattern [0-9][0-9][0-9].
 type threeDigits struct{}
 
-func (threeDigits) matches(s string, f func(start, end int) error) error {
+func (threeDigits) matches(s string, _ *budget, f func(start, end int) error) error {
 	n := 0
 	for i := range len(s) {
 		if s[i] < '0' || s[i] > '9' {
@@ -157,6 +157,7 @@ func FromVocab(v Vocab) (*Tokenizer, error) {
 		return nil, err
 	}
 	t.roles = roles
+	t.findEOT(&v)
 	if err := t.addTokens(v.added()); err != nil {
 		return nil, err
 	}
@@ -170,6 +171,18 @@ func FromVocab(v Vocab) (*Tokenizer, error) {
 		t.suffix = append(t.suffix, int32(v.EOS))
 	}
 	return t, nil
+}
+
+// turnEnds are names of control tokens that end a turn of a conversation, for
+// files that do not say which token does.
+var turnEnds = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<EOT>", "<end_of_utterance>"}
+
+func (t *Tokenizer) findEOT(v *Vocab) {
+	for _, name := range turnEnds {
+		if id, ok := t.ids[name]; ok && t.roles.eot < 0 && v.kind(int(id)) == typeControl {
+			t.roles.eot = id
+		}
+	}
 }
 
 // check checks what does not depend on the model.
@@ -385,6 +398,11 @@ func (t *Tokenizer) fromT5(v Vocab) error {
 	if _, err := v.vocabulary(); err != nil {
 		return err
 	}
+	for id, token := range v.Tokens {
+		if err := checkLength(token, int32(id), "tokenizer.ggml.tokens"); err != nil {
+			return err
+		}
+	}
 	var n sequence
 	if len(v.Charsmap) > 0 {
 		p, err := newPrecompiled(v.Charsmap, "tokenizer.ggml.precompiled_charsmap")
@@ -439,6 +457,9 @@ func (t *Tokenizer) fromBERT(v Vocab) error {
 		}
 		if other, double := vocab[token]; double {
 			return malformed("tokenizer.ggml.tokens", "the tokens %d and %d are both %q", other, id, token)
+		}
+		if err := checkLength(token, int32(id), "tokenizer.ggml.tokens"); err != nil {
+			return err
 		}
 		vocab[token] = int32(id)
 	}

@@ -1,25 +1,37 @@
 package tokenizer
 
-import "unicode/utf8"
+import (
+	"strings"
+	"unicode/utf8"
+)
 
 // wordPiece takes the longest token that a word begins with, again and again.
 type wordPiece struct {
-	vocab         map[string]int32
-	unk           int32  // -1: none
-	prefix        string // marks tokens that continue a word
-	maxCharacters int    // longer words are unknown
-	longest       int    // bytes of the longest token
+	first         byteTrie // tokens that begin a word
+	later         byteTrie // tokens that continue one, without their prefix
+	unk           int32    // -1: none
+	maxCharacters int      // longer words are unknown
 }
 
 func newWordPiece(vocab map[string]int32, unk, prefix string, maxCharacters int) *wordPiece {
-	m := &wordPiece{vocab: vocab, unk: -1, prefix: prefix, maxCharacters: maxCharacters}
-	if id, ok := vocab[unk]; ok {
-		m.unk = id
+	m := &wordPiece{unk: lookUp(vocab, unk), maxCharacters: maxCharacters}
+	later := make(map[string]int32)
+	for token, id := range vocab {
+		if rest, ok := strings.CutPrefix(token, prefix); ok {
+			later[rest] = id
+		}
 	}
-	for token := range vocab {
-		m.longest = max(m.longest, len(token))
-	}
+	m.first.build(vocab)
+	m.later.build(later)
 	return m
+}
+
+// lookUp is the id of a token, or -1.
+func lookUp(vocab map[string]int32, token string) int32 {
+	if id, ok := vocab[token]; ok {
+		return id
+	}
+	return -1
 }
 
 func (m *wordPiece) encode(dst []int32, text string, w *worker) ([]int32, error) {
@@ -28,29 +40,12 @@ func (m *wordPiece) encode(dst []int32, text string, w *worker) ([]int32, error)
 	}
 	before := len(dst)
 	bad := utf8.RuneCountInString(text) > m.maxCharacters
-	key := make([]byte, 0, 64)
-	for start := 0; start < len(text) && !bad; {
-		key = key[:0]
-		if start > 0 {
-			key = append(key, m.prefix...)
-		}
-		n := len(key)
-		end := min(len(text), start+m.longest)
-		for end < len(text) && !utf8.RuneStart(text[end]) {
-			end++
-		}
-		key = append(key, text[start:end]...)
-		id, found := int32(0), false
-		for len(key) > n {
-			if id, found = m.vocab[string(key)]; found {
-				break
-			}
-			_, size := utf8.DecodeLastRune(key)
-			key = key[:len(key)-size]
-		}
+	trie := &m.first
+	for rest := text; rest != "" && !bad; trie = &m.later {
+		id, length := trie.longest(rest)
+		bad = length == 0
 		dst = append(dst, id)
-		start += len(key) - n
-		bad = !found
+		rest = rest[length:]
 	}
 	if bad {
 		if m.unk < 0 {
@@ -68,7 +63,7 @@ type wordLevel struct {
 	unk   int32 // -1: none
 }
 
-func (m *wordLevel) encode(dst []int32, text string, w *worker) ([]int32, error) {
+func (m *wordLevel) encode(dst []int32, text string, _ *worker) ([]int32, error) {
 	id, ok := m.vocab[text]
 	if !ok {
 		id = m.unk
