@@ -66,13 +66,13 @@ func parseNormalizer(raw json.RawMessage, where string, depth int) (normalizer, 
 			n = replaceLiteral{fixed, content}
 		}
 	case "BertNormalizer":
-		var clean, han, lowerCase bool
-		o.must("clean_text", &clean)
-		o.must("handle_chinese_chars", &han)
-		o.must("lowercase", &lowerCase)
-		accents := lowerCase
-		o.get("strip_accents", &accents)
-		n = bertNormalizer(clean, han, accents, lowerCase)
+		var b bertNormalizer
+		o.must("clean_text", &b.clean)
+		o.must("handle_chinese_chars", &b.spaceHan)
+		o.must("lowercase", &b.lowercase)
+		b.stripAccents = b.lowercase
+		o.get("strip_accents", &b.stripAccents)
+		n = b
 	case "Precompiled":
 		var charsmap []byte // base64
 		o.get("precompiled_charsmap", &charsmap)

@@ -29,7 +29,7 @@ func Example() {
 	fmt.Println(ids)
 	fmt.Printf("%q\n", text)
 	// Output:
-	// [1200 309 277 78 87 220 1204]
+	// [1200 309 270 78 87 220 1204]
 	// "The fox "
 }
 

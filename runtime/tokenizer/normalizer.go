@@ -196,22 +196,32 @@ func (spaceHan) normalize(p piece) (piece, error) {
 	return p, nil
 }
 
-// bertNormalizer is the stages of BertNormalizer.
-func bertNormalizer(clean, han, stripAccents, lowerCase bool) normalizer {
-	var n sequence
-	if clean {
-		n = append(n, mapCharacters(cleanCharacter))
+// bertNormalizer is what BERT does to text, as far as its switches say.
+type bertNormalizer struct {
+	clean        bool // controls are removed, white space becomes a blank
+	spaceHan     bool // blanks around ideographs
+	stripAccents bool
+	lowercase    bool
+}
+
+// uncased is the normalizer of uncased BERT.
+var uncased = bertNormalizer{true, true, true, true}
+
+func (n bertNormalizer) normalize(p piece) (piece, error) {
+	var stages sequence
+	if n.clean {
+		stages = append(stages, mapCharacters(cleanCharacter))
 	}
-	if han {
-		n = append(n, spaceHan{})
+	if n.spaceHan {
+		stages = append(stages, spaceHan{})
 	}
-	if stripAccents {
-		n = append(n, unicodeForm(norm.NFD), mapCharacters(stripNonspacing))
+	if n.stripAccents {
+		stages = append(stages, unicodeForm(norm.NFD), mapCharacters(stripNonspacing))
 	}
-	if lowerCase {
-		n = append(n, lowercase{})
+	if n.lowercase {
+		stages = append(stages, lowercase{})
 	}
-	return n
+	return stages.normalize(p)
 }
 
 // replaceRegex replaces the matches of a regular expression.

@@ -282,6 +282,41 @@ func TestOraclePreTokenizers(t *testing.T) {
 	}
 }
 
+// TestOraclePre compares the ways to split of tokenizer.ggml.pre with patterns.
+func TestOraclePre(t *testing.T) {
+	o := newOracle(t)
+	gpt2 := splitPatterns[0]
+	for name, patterns := range map[string][]string{
+		"gpt-2": {gpt2}, "smollm": {`\p{N}`, gpt2}, "llama-bpe": {splitPatterns[1]}, "dbrx": {splitPatterns[1]}, "qwen2": {splitPatterns[2]},
+		"default": {`[\p{P}\$\+<=>\^~\|]+`, gpt2, `\p{N}+`, `[0-9][0-9][0-9]`},
+	} {
+		var stages []string
+		for _, p := range patterns {
+			quoted, err := json.Marshal(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			stages = append(stages, fmt.Sprintf(`{"type":"Split","pattern":{"Regex":%s},"behavior":"Isolated","invert":false}`, quoted))
+		}
+		component := `{"type":"Sequence","pretokenizers":[` + strings.Join(stages, ",") + `,{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":false}]}`
+		v := DefaultVocab("gpt2", name)
+		v.Tokens, v.AddBOS = []string{"a"}, false
+		tok, err := FromVocab(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts := soups(11, 300)
+		for j, want := range ask[string, []string](t, o, wrap("pre_tokenizer", component), "pretokenize", texts) {
+			var got []string
+			err := preTokenize(tok, texts[j], func(s string) { got = append(got, s) })
+			if want == nil || err != nil || !slices.Equal(got, *want) {
+				t.Errorf("%s: %q\n got %q, %v\nwant %q", name, texts[j], got, err, want)
+				break
+			}
+		}
+	}
+}
+
 // preTokenize calls f with the pieces of a text.
 func preTokenize(tok *Tokenizer, text string, f func(string)) error {
 	emit := func(p piece) error { f(p.text); return nil }

@@ -470,7 +470,7 @@ func (t *Tokenizer) fromBERT(v Vocab) error {
 	if v.UNK >= 0 {
 		unk = t.tokens[v.UNK]
 	}
-	t.normalizer = bertNormalizer(true, true, true, true)
+	t.normalizer = uncased
 	t.preTokenizers = bertStages
 	t.model = newWordPiece(vocab, unk, continuation, 100)
 	t.decoder = []decodeStep{wordPieceDecoder(continuation, true)}
@@ -718,25 +718,44 @@ func (t *Tokenizer) tellUnigram(v *Vocab, inexact func(string, ...any)) {
 	if t.normalizer != nil && stages == nil {
 		stages = sequence{t.normalizer}
 	}
+	squeezes, strips, normalizes := false, false, false
 	for _, stage := range stages {
 		switch stage := stage.(type) {
 		case *precompiled:
 			v.Charsmap = stage.charsmap
 		case squeezeBlanks:
-			v.RemoveExtraSpaces = true
+			squeezes = true
 		case strip:
+			strips = strips || stage.left && stage.right
 		default:
-			inexact("text is normalized")
+			normalizes = true
 		}
 	}
-	known := false
-	if n := len(t.preTokenizers); n > 0 {
-		m, ok := t.preTokenizers[n-1].(metaspace)
-		known = ok && m.mark == metaMark
-		v.AddSpacePrefix = m.prepend != prependNever
+	pre := t.preTokenizers
+	if len(pre) == 2 {
+		// Splitting at white space first leaves no blank that could be superfluous.
+		if white, ok := pre[0].(characterSplit); ok && white.remove {
+			squeezes, strips = true, true
+			pre = pre[1:]
+		}
 	}
-	if !known {
+	m, known := metaspace{}, false
+	if len(pre) == 1 {
+		m, known = pre[0].(metaspace)
+	}
+	v.RemoveExtraSpaces = squeezes
+	v.AddSpacePrefix = m.prepend != prependNever
+	if normalizes {
+		inexact("text is normalized")
+	}
+	if strips != squeezes {
+		inexact("blanks at the ends of the text and inside it are not treated alike")
+	}
+	if !known || m.mark != metaMark || m.prepend == prependFirst || m.cut && innerMark(t.tokens) {
 		inexact("the way in which the text is split has no name in GGUF")
+	}
+	if t.definition.bpe.byteFallback {
+		inexact("unknown characters become bytes")
 	}
 }
 
@@ -746,6 +765,17 @@ func (t *Tokenizer) tellWordPiece(v *Vocab, inexact func(string, ...any)) error 
 	}
 	v.Model = "bert"
 	v.Pre = "default"
+	if n, ok := t.normalizer.(bertNormalizer); !ok || n != uncased {
+		inexact("text is not normalized as for uncased BERT")
+	}
+	first, second := characterSplit{}, characterSplit{remove: true}
+	if len(t.preTokenizers) == 2 {
+		first, _ = t.preTokenizers[0].(characterSplit)
+		second, _ = t.preTokenizers[1].(characterSplit)
+	}
+	if !first.remove || second.match == nil || second.remove {
+		inexact("text is not split as for BERT")
+	}
 	for id, token := range v.Tokens {
 		if rest, ok := strings.CutPrefix(token, continuation); ok && v.Types[id] == typeNormal {
 			v.Tokens[id] = rest

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode"
 
 	"golang.org/x/text/unicode/norm"
 
@@ -172,6 +173,86 @@ func TestVocabAsPublished(t *testing.T) {
 		if v.Model != w.Model || v.Pre != w.Pre || !slices.Equal(v.Tokens, w.Tokens) || !slices.Equal(v.Types, w.Types) ||
 			!slices.Equal(v.Merges, w.Merges) || v.AddBOS != w.AddBOS {
 			t.Errorf("%s: Vocab differs from vocab.gguf", name)
+		}
+	}
+}
+
+// TestVocabUnigram goes from a tokenizer.json like that of T5 through Vocab, and
+// compares ids.
+func TestVocabUnigram(t *testing.T) {
+	charsmap, err := os.ReadFile(filepath.Join("testdata", "charsmap.b64"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	precompiled := `{"type":"Precompiled","precompiled_charsmap":"` + string(charsmap) + `"}`
+	metaspace := `{"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true}`
+	for _, parts := range []string{
+		`{"normalizer":` + precompiled + `,"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},` + metaspace + `]}}`,
+		`{"normalizer":{"type":"Sequence","normalizers":[` + precompiled + `,{"type":"Strip","strip_left":true,"strip_right":true},
+			{"type":"Replace","pattern":{"Regex":" {2,}"},"content":" "}]},"pre_tokenizer":` + metaspace + `}`,
+		`{"normalizer":` + precompiled + `}`,
+	} {
+		tok, err := FromJSON(variant(t, "unigram_metaspace", parts, `{}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := tok.Vocab()
+		if err != nil || v.Model != "t5" || v.Inexact != "" || !v.AddEOS {
+			t.Fatalf("Vocab: %q, inexact %q, add EOS %v, %v", v.Model, v.Inexact, v.AddEOS, err)
+		}
+		back, err := FromVocab(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range soups(5, 200, "A", "ﬁ", "A\u0300") {
+			// WhitespaceSplit splits at other white space too, which the charsmap
+			// of a published model makes blanks.
+			text = strings.Map(func(r rune) rune {
+				if unicode.IsSpace(r) {
+					return ' '
+				}
+				return r
+			}, text)
+			o := EncodeOptions{AddSpecial: true}
+			want, err1 := tok.Encode(text, o)
+			got, err2 := back.Encode(text, o)
+			if err1 != nil || err2 != nil || !slices.Equal(got, want) {
+				t.Fatalf("Encode(%q) is %v, %v; want %v, %v", text, got, err2, want, err1)
+			}
+		}
+	}
+}
+
+// TestVocabInexact looks at what Vocab says of tokenizers that GGUF cannot tell.
+func TestVocabInexact(t *testing.T) {
+	for _, c := range []struct{ base, parts, model, want, fails string }{
+		{"bbpe_gpt2", `{"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},{"type":"ByteLevel","add_prefix_space":false}]}}`, `{}`, "no name", ""},
+		{"bbpe_gpt2", `{"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":true}}`, `{}`, "blank", ""},
+		{"bbpe_gpt2", `{"normalizer":{"type":"Lowercase"}}`, `{}`, "normalized", ""},
+		{"bbpe_gpt2", `{}`, `{"ignore_merges":true}`, "no name", ""},
+		{"bbpe_gpt2", `{"pre_tokenizer":null}`, `{}`, "", "byte_fallback"},
+		{"bbpe_gpt2", `{}`, `{"end_of_word_suffix":"</w>"}`, "", "end_of_word_suffix"},
+		{"spm_bpe_llama2", `{}`, `{"ignore_merges":true}`, "not merged", ""},
+		{"spm_bpe_llama2", `{}`, `{"merges":[]}`, "order of the merges", ""},
+		{"spm_bpe_llama2", `{"normalizer":{"type":"NFC"}}`, `{}`, "no name", ""},
+		{"spm_bpe_llama2", `{"pre_tokenizer":{"type":"Whitespace"}}`, `{}`, "no name", ""},
+		{"unigram_metaspace", `{}`, `{"byte_fallback":true}`, "bytes", ""},
+		{"unigram_metaspace", `{"pre_tokenizer":null}`, `{}`, "no name", ""},
+		{"bert_wordpiece", `{"normalizer":null}`, `{}`, "normalized", ""},
+		{"bert_wordpiece", `{"pre_tokenizer":{"type":"Whitespace"}}`, `{}`, "split", ""},
+		{"bert_wordpiece", `{}`, `{"continuing_subword_prefix":"@@"}`, "", "@@"},
+	} {
+		tok, err := FromJSON(variant(t, c.base, c.parts, c.model))
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := tok.Vocab()
+		if c.fails != "" {
+			if err == nil || !strings.Contains(err.Error(), c.fails) {
+				t.Errorf("%s %s %s: the error does not name %s: %v", c.base, c.parts, c.model, c.fails, err)
+			}
+		} else if err != nil || !strings.Contains(v.Inexact, c.want) {
+			t.Errorf("%s %s %s: inexact is %q, want %q in it; %v", c.base, c.parts, c.model, v.Inexact, c.want, err)
 		}
 	}
 }
