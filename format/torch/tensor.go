@@ -266,7 +266,7 @@ type tensors struct {
 //
 //	("storage", class, key, location, elements [, nil])
 //
-// The location, a device, is not looked at. The sixth item is of the legacy
+// The location is the device where it was; it has no meaning here. The sixth item is of the legacy
 // format: a view of another storage, which PyTorch wrote before 0.4.
 func (u *unpickler) storage(id Value) (Value, error) {
 	const name = "a persistent id"
@@ -296,6 +296,9 @@ func (u *unpickler) storage(id Value) (Value, error) {
 	}
 	key, err := argument[string](u, name, args, 2)
 	if err != nil {
+		return nil, err
+	}
+	if _, err := argument[string](u, name, args, 3); err != nil {
 		return nil, err
 	}
 	elements, err := argument[int64](u, name, args, 4)
