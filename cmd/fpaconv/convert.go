@@ -23,7 +23,7 @@ import (
 type convertFlags struct {
 	output, to, typ            string
 	config, tokenizer, report  string
-	splitMax                   string
+	splitMax, mapping          string
 	verify, noVerify           bool
 	dryRun, force, quiet, json bool
 	atol                       float64
@@ -38,7 +38,8 @@ func newRoot() *cobra.Command {
 		Long: `fpaconv reads a trained checkpoint and writes a GGUF file that holds all a
 program needs to run it: weights, configuration, tokenizer. The checkpoint is a
 folder in Hugging Face layout, a .safetensors file, the index of a sharded
-checkpoint, or a .gguf file of the architecture fpa.
+checkpoint, a PyTorch file (.pt, .pth, .bin; read without running anything in it), or
+a .gguf file of the architecture fpa or llama.
 
 After writing, the checkpoint's own weights and the written file are run on the
 same tokens, and the largest difference of a logit is printed; a file that fails
@@ -60,6 +61,7 @@ the check is not kept (exit code 3). Other exit codes: 1 failed, 2 usage.`,
 	fl.BoolVar(&f.verify, "verify", true, "run source and file and compare their logits")
 	fl.BoolVar(&f.noVerify, "no-verify", false, "do not")
 	fl.Float64Var(&f.atol, "atol", 0, "largest difference of a logit that passes (default: by --type, printed)")
+	fl.StringVar(&f.mapping, "map", "", "`file` that says how to read a checkpoint of unknown naming (docs/mapping.md; fpaconv inspect prints one to fill in)")
 	fl.StringVar(&f.report, "report", "", "write a JSON report to this `file`: hashes, tensors with their errors, verification")
 	fl.StringVar(&f.splitMax, "split-max-size", "", "split into files of at most this `size` of tensor data, such as 500M or 4G")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "read and check the checkpoint, write nothing")
@@ -92,7 +94,7 @@ func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stder
 	if err := checkKind(f.to, f.output); err != nil {
 		return err
 	}
-	src, err := model.Open(path, model.OpenOptions{ConfigPath: f.config, TokenizerPath: f.tokenizer})
+	src, err := model.Open(path, model.OpenOptions{ConfigPath: f.config, TokenizerPath: f.tokenizer, MappingPath: f.mapping})
 	if err != nil {
 		return err
 	}

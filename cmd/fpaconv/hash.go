@@ -84,12 +84,9 @@ func openTensors(path string) (files []string, tensors []safetensors.Tensor, clo
 		}
 		return f.Paths(), tensors, f.Close, nil
 	}
-	c, err := hf.Open(path, hf.Options{})
+	c, err := hf.Open(path, hf.Options{NoConfig: true})
 	if err == nil {
-		for _, s := range c.Shards() {
-			files = append(files, s.Path())
-		}
-		return files, c.Tensors(), c.Close, nil
+		return c.Files(), c.Tensors(), c.Close, nil
 	}
 	f, fileErr := safetensors.Open(path)
 	if fileErr != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -56,6 +57,8 @@ type description struct {
 	Tokenizer  string         `json:"tokenizer"`
 	Metadata   []keyValue     `json:"metadata"`
 	Tensors    []tensorLine   `json:"tensors"`
+	// Mapping is a file to fill in for --map, for tensors of unknown names.
+	Mapping *model.Mapping `json:"mapping,omitempty"`
 }
 
 type keyValue struct {
@@ -105,13 +108,13 @@ func (d *description) read(path string) error {
 	if isGGUF {
 		return d.readGGUF(path)
 	}
-	c, err := hf.Open(path, hf.Options{})
+	c, err := hf.Open(path, hf.Options{NoConfig: true})
 	if err == nil {
 		defer c.Close()
 		d.readCheckpoint(c)
 		return nil
 	}
-	// Tensors without a configuration can be shown all the same.
+	// One shard of several can be shown all the same.
 	f, fileErr := safetensors.Open(path)
 	if fileErr != nil {
 		return err
@@ -141,14 +144,20 @@ func (d *description) readGGUF(path string) error {
 
 func (d *description) readCheckpoint(c *hf.Checkpoint) {
 	d.Format = "safetensors checkpoint"
-	for _, s := range c.Shards() {
-		d.Files = append(d.Files, s.Path())
+	if len(c.Shards()) == 0 {
+		d.Format = "PyTorch file"
 	}
+	d.Files = c.Files()
 	for _, key := range c.Config().Keys() {
 		d.Metadata = append(d.Metadata, keyValue{"config." + key, "", c.Config().Raw(key)})
 	}
 	d.addMetadata(c.Metadata())
 	d.addTensors(c.Tensors())
+	var unknown *format.UnsupportedError
+	if _, err := model.FromCheckpoint(c, nil); errors.As(err, &unknown) {
+		m := model.Skeleton(c.Tensors())
+		d.Mapping = &m
+	}
 }
 
 func (d *description) addMetadata(m map[string]string) {
@@ -217,7 +226,27 @@ func (d *description) print(w io.Writer, tensors bool) error {
 			fmt.Fprintf(w, "%-45s %-6s %-18s %12d bytes at %d\n", t.Name, t.Type, format.Shape(t.Shape), t.Bytes, t.Offset)
 		}
 	}
+	if d.Mapping != nil {
+		return d.printMapping(w)
+	}
 	return nil
+}
+
+// printMapping prints a mapping to fill in, and names the tensors that have no
+// place yet.
+func (d *description) printMapping(w io.Writer) error {
+	var lost []string
+	for _, r := range d.Mapping.Tensors {
+		if r.To[0] == "" {
+			lost = append(lost, r.From[0])
+		}
+	}
+	fmt.Fprintf(w, "\n%d names without a place in a known layout ({} is a number):\n", len(lost))
+	for _, name := range lost {
+		fmt.Fprintf(w, "  %s\n", name)
+	}
+	fmt.Fprintln(w, "\nA mapping to fill in, for fpaconv --map (docs/mapping.md):")
+	return encodeJSON(w, d.Mapping)
 }
 
 // short is a value in at most a line: long strings and arrays are cut.

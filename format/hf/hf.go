@@ -8,6 +8,8 @@
 //	tokenizer.json, tokenizer_config.json, chat_template.jinja,
 //	generation_config.json            all optional
 //
+// The weights may also be one PyTorch file, see package torch.
+//
 // The layout is described at
 // https://huggingface.co/docs/transformers/main/en/models and
 // https://huggingface.co/docs/safetensors/metadata_parsing. This package
@@ -40,6 +42,7 @@ import (
 	"github.com/firstpassage/fpa/format/internal/filemap"
 	"github.com/firstpassage/fpa/format/internal/strictjson"
 	"github.com/firstpassage/fpa/format/safetensors"
+	"github.com/firstpassage/fpa/format/torch"
 )
 
 // The file names of the layout.
@@ -57,6 +60,7 @@ const (
 type Options struct {
 	ConfigPath    string        // in place of config.json; may be empty
 	TokenizerPath string        // a tokenizer.json, or a folder with one; may be empty
+	NoConfig      bool          // a missing configuration is an empty one
 	Limits        format.Limits // the zero value is the default
 }
 
@@ -65,6 +69,7 @@ type Checkpoint struct {
 	dir     string
 	lim     format.Limits
 	shards  []*safetensors.File
+	pickle  *torch.File          // in place of shards: a PyTorch file
 	tensors []safetensors.Tensor // sorted by name
 	byName  map[string]int       // index in tensors
 
@@ -78,8 +83,9 @@ type Checkpoint struct {
 	chatTemplate     string
 }
 
-// Open opens the checkpoint at path: a folder, a .safetensors file, or a
-// model.safetensors.index.json. It maps the weights, reads the small files,
+// Open opens the checkpoint at path: a folder, a .safetensors file, a
+// model.safetensors.index.json, or a PyTorch file (.pt, .pth, .bin) that holds
+// a state dict. It maps the weights, reads the small files,
 // and checks all headers; Close it after the last use of a tensor's data.
 //
 // In a folder, model.safetensors comes before an index, as in transformers.
@@ -102,15 +108,18 @@ func (c *Checkpoint) open(path string, opts Options) error {
 		return err
 	}
 	c.dir = filepath.Dir(weights)
-	if strings.HasSuffix(weights, ".json") {
+	switch {
+	case strings.HasSuffix(weights, ".json"):
 		err = c.openIndex(weights)
-	} else {
+	case isPyTorch(weights):
+		err = c.openPyTorch(weights)
+	default:
 		err = c.openSingle(weights)
 	}
 	if err != nil {
 		return err
 	}
-	if err := c.readConfig(weights, opts.ConfigPath); err != nil {
+	if err := c.readConfig(weights, opts); err != nil {
 		return err
 	}
 	if c.generationConfig, err = c.optional(c.dir, generationConfigFile, maxConfigBytes); err != nil {
@@ -135,13 +144,15 @@ func findWeights(path string) (string, error) {
 	switch {
 	case strings.HasSuffix(base, ".safetensors.index.json"):
 		return path, nil
+	case isPyTorch(base):
+		return path, nil
 	case strings.HasSuffix(base, ".safetensors"):
 		if m := shardName.FindStringSubmatch(base); m != nil && m[1] != "00001" {
 			return "", fmt.Errorf("%s: is one shard of several; open the folder or the %s instead", path, indexFile)
 		}
 		return path, nil
 	}
-	return "", fmt.Errorf("%s: expected a folder, a .safetensors file or a %s", path, indexFile)
+	return "", fmt.Errorf("%s: expected a folder, a .safetensors file, a %s or a PyTorch file (.pt, .pth, .bin)", path, indexFile)
 }
 
 // weightsIn finds the weights of a folder.
@@ -161,13 +172,12 @@ func weightsIn(dir string) (string, error) {
 		return "", err
 	}
 	var found []string
-	pytorch := ""
+	var pytorch []string
 	for _, e := range entries {
-		switch filepath.Ext(e.Name()) {
-		case ".safetensors":
+		if filepath.Ext(e.Name()) == ".safetensors" {
 			found = append(found, e.Name())
-		case ".bin", ".pt", ".pth":
-			pytorch = e.Name()
+		} else if isPyTorch(e.Name()) {
+			pytorch = append(pytorch, e.Name())
 		}
 	}
 	switch {
@@ -175,8 +185,10 @@ func weightsIn(dir string) (string, error) {
 		return filepath.Join(dir, found[0]), nil
 	case len(found) > 0:
 		return "", fmt.Errorf("%s: found %d .safetensors files (%s, ...), expected %s or %s; name one file, or fetch the index", dir, len(found), strictjson.Shorten(found[0]), weightsFile, indexFile)
-	case pytorch != "":
-		return "", fmt.Errorf("%s: found no %s but %s; name that file itself", dir, weightsFile, strictjson.Shorten(pytorch))
+	case len(pytorch) == 1:
+		return filepath.Join(dir, pytorch[0]), nil
+	case len(pytorch) > 1:
+		return "", fmt.Errorf("%s: found no %s but %d PyTorch files (%s, ...); name the one to read", dir, weightsFile, len(pytorch), strictjson.Shorten(pytorch[0]))
 	}
 	return "", fmt.Errorf("%s: found no weights, expected %s or %s", dir, weightsFile, indexFile)
 }
@@ -188,6 +200,31 @@ func (c *Checkpoint) openSingle(path string) error {
 		return err
 	}
 	c.shards = []*safetensors.File{f}
+	c.gather()
+	return nil
+}
+
+// isPyTorch says whether a name is one that PyTorch files have.
+func isPyTorch(name string) bool {
+	switch filepath.Ext(name) {
+	case ".pt", ".pth", ".bin":
+		return true
+	}
+	return false
+}
+
+// openPyTorch opens a PyTorch file and finds the state dict in it.
+func (c *Checkpoint) openPyTorch(path string) (err error) {
+	if c.pickle, err = torch.OpenLimits(path, c.lim); err != nil {
+		return err
+	}
+	tensors, err := c.pickle.StateDict("")
+	if err != nil {
+		return err
+	}
+	for _, t := range tensors {
+		c.tensors = append(c.tensors, safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Data: t.Data, Offset: -1})
+	}
 	c.gather()
 	return nil
 }
@@ -320,7 +357,8 @@ func checkName(name string) error {
 }
 
 // readConfig finds and parses the configuration.
-func (c *Checkpoint) readConfig(weights, path string) (err error) {
+func (c *Checkpoint) readConfig(weights string, opts Options) (err error) {
+	path := opts.ConfigPath
 	switch {
 	case path != "":
 		c.configPath = path
@@ -336,6 +374,9 @@ func (c *Checkpoint) readConfig(weights, path string) (err error) {
 			break
 		}
 		text, ok := c.metadata["config"]
+		if !ok && opts.NoConfig {
+			text, ok = "{}", true
+		}
 		if !ok {
 			return fmt.Errorf("%s: missing, and the metadata of %s has no \"config\"; give the configuration another way", c.configPath, filepath.Base(weights))
 		}
@@ -479,6 +520,18 @@ func (c *Checkpoint) Lookup(name string) (safetensors.Tensor, bool) {
 // Shards is the files of weights, sorted by name.
 func (c *Checkpoint) Shards() []*safetensors.File { return c.shards }
 
+// Files are the paths of the files that hold the weights.
+func (c *Checkpoint) Files() []string {
+	if c.pickle != nil {
+		return []string{c.pickle.Path()}
+	}
+	var paths []string
+	for _, s := range c.shards {
+		paths = append(paths, s.Path())
+	}
+	return paths
+}
+
 // Dir is the folder that the weights are in, as it was named.
 func (c *Checkpoint) Dir() string { return c.dir }
 
@@ -518,6 +571,9 @@ func (c *Checkpoint) Close() error {
 	var errs []error
 	for _, f := range c.shards {
 		errs = append(errs, f.Close())
+	}
+	if c.pickle != nil {
+		errs = append(errs, c.pickle.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -267,10 +267,10 @@ func TestOpenRefuses(t *testing.T) {
 		msg   string
 	}{
 		{"empty folder", nil, "", "found no weights, expected model.safetensors"},
-		{"PyTorch only", map[string]string{"pytorch_model.bin": "x"}, "", "found no model.safetensors but pytorch_model.bin"},
+		{"PyTorch only", map[string]string{"pytorch_model.bin": "x"}, "", "this is no PyTorch checkpoint"},
 		{"two files", map[string]string{"x.safetensors": "a", "y.safetensors": "b"}, "", "found 2 .safetensors files"},
 		{"shards without index", map[string]string{shard1: "a"}, "", "found 1 .safetensors files"},
-		{"other file", map[string]string{"model.txt": "a"}, "model.txt", "expected a folder, a .safetensors file or"},
+		{"other file", map[string]string{"model.txt": "a"}, "model.txt", "expected a folder, a .safetensors file, a model"},
 		{"weights are a folder", map[string]string{"model.safetensors/x": ""}, "", "is a directory, expected a regular file"},
 		{"no config", map[string]string{"model.safetensors": "a"}, "", `config.json: missing, and the metadata`},
 		{"config null", map[string]string{"model.safetensors": "a", "config.json": "null"}, "", "config.json: at byte 0: found null, expected a JSON object"},

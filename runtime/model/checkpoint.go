@@ -56,15 +56,26 @@ func detect(r *configReader) (layout, error) {
 		return llamaLayout, nil
 	}
 	return layout{}, &format.UnsupportedError{Path: r.c.Path(), Offset: -1, Msg: fmt.Sprintf(
-		"no known layout has tensors of these names (model_type is %q): expected FPA (docs/checkpoints.md), FoX, FLA or Llama", r.string("model_type", ""))}
+		"no known layout has tensors of these names (model_type is %q): expected FPA (docs/checkpoints.md), FoX, FLA or Llama; fpaconv inspect prints a mapping to fill in for --map", r.string("model_type", ""))}
 }
 
 // FromCheckpoint reads the parts of a model from a checkpoint in one of the
-// layouts that docs/checkpoints.md lists. Matrices stay where they are; vectors
-// are widened to F32. Errors name the file and the key or tensor.
-func FromCheckpoint(c *hf.Checkpoint) (Parts, error) {
-	r := &configReader{c: c.Config(), shapes: make(map[string]format.Shape)}
-	for _, t := range c.Tensors() {
+// layouts that docs/checkpoints.md lists, or by a mapping, which may be nil.
+// Matrices stay where they are; vectors are widened to F32. Errors name the file
+// and the key or tensor.
+func FromCheckpoint(c *hf.Checkpoint, m *Mapping) (Parts, error) {
+	config, tensors := c.Config(), c.Tensors()
+	var err error
+	if m != nil {
+		if config, err = m.config(config); err != nil {
+			return Parts{}, err
+		}
+		if tensors, err = m.apply(tensors); err != nil {
+			return Parts{}, err
+		}
+	}
+	r := &configReader{c: config, shapes: make(map[string]format.Shape)}
+	for _, t := range tensors {
 		r.shapes[t.Name] = t.Shape
 	}
 	l, err := detect(r)
@@ -77,9 +88,9 @@ func FromCheckpoint(c *hf.Checkpoint) (Parts, error) {
 		return Parts{}, r.err
 	}
 	if err := p.Config.Validate(); err != nil {
-		return Parts{}, format.WithPath(err, c.ConfigPath())
+		return Parts{}, format.WithPath(err, config.Path())
 	}
-	if err := p.addTensors(c, l, r); err != nil {
+	if err := p.addTensors(tensors, l, r); err != nil {
 		return Parts{}, format.WithPath(err, c.Dir())
 	}
 	if f := r.ropeFactors; f != nil {
@@ -94,22 +105,22 @@ func FromCheckpoint(c *hf.Checkpoint) (Parts, error) {
 
 // addTensors names the checkpoint's tensors and checks what config.json says
 // about those that may be absent.
-func (p *Parts) addTensors(c *hf.Checkpoint, l layout, r *configReader) error {
-	if p.Config.Blocks > len(c.Tensors()) {
-		return bad("num_hidden_layers", "is %d, but the checkpoint has %d tensors in all", p.Config.Blocks, len(c.Tensors()))
+func (p *Parts) addTensors(tensors []safetensors.Tensor, l layout, r *configReader) error {
+	if p.Config.Blocks > len(tensors) {
+		return bad("num_hidden_layers", "is %d, but the checkpoint has %d tensors in all", p.Config.Blocks, len(tensors))
 	}
 	specs := make(map[string]Spec)
 	for _, s := range p.Config.Tensors() {
 		specs[s.Name] = s
 	}
 	have := make(map[string]bool)
-	for _, t := range c.Tensors() {
+	for _, t := range tensors {
 		pieces := l.place(r, t.Name)
 		if pieces == nil {
 			return &format.UnsupportedError{Offset: -1, Where: t.Name, Msg: fmt.Sprintf("no tensor of the layout %s has this name; see docs/checkpoints.md", l.name)}
 		}
 		if r.tied && pieces[0].name == nameOutput {
-			if err := checkTied(c, l, r, t); err != nil {
+			if err := checkTied(tensors, l, r, t); err != nil {
 				return err
 			}
 			continue
@@ -134,8 +145,8 @@ func (p *Parts) addTensors(c *hf.Checkpoint, l layout, r *configReader) error {
 
 // checkTied refuses an output matrix that differs from the embedding although
 // the configuration ties them.
-func checkTied(c *hf.Checkpoint, l layout, r *configReader, output safetensors.Tensor) error {
-	for _, t := range c.Tensors() {
+func checkTied(tensors []safetensors.Tensor, l layout, r *configReader, output safetensors.Tensor) error {
+	for _, t := range tensors {
 		if p := l.place(r, t.Name); p != nil && p[0].name == nameEmbed && bytes.Equal(t.Data, output.Data) {
 			return nil
 		}

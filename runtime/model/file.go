@@ -17,6 +17,7 @@ import (
 type OpenOptions struct {
 	ConfigPath    string // config.json of a checkpoint
 	TokenizerPath string // tokenizer.json of a checkpoint
+	MappingPath   string // how to read a checkpoint of unknown naming, see Mapping
 }
 
 // File is an open model: a GGUF file or a checkpoint, with all that belongs to
@@ -30,8 +31,8 @@ type File struct {
 	Checkpoint *hf.Checkpoint // nil for a GGUF file
 }
 
-// Open opens a model: a .gguf file, a .safetensors file, the index of a sharded
-// checkpoint, or a folder in Hugging Face layout. What kind it is is told by
+// Open opens a model: a .gguf file, a .safetensors or PyTorch file, the index of a
+// sharded checkpoint, or a folder in Hugging Face layout. What kind it is is told by
 // its content, not by its name.
 func Open(path string, o OpenOptions) (*File, error) {
 	isGGUF, err := IsGGUF(path)
@@ -78,8 +79,8 @@ func IsGGUF(path string) (bool, error) {
 }
 
 func (f *File) openGGUF(o OpenOptions) (err error) {
-	if o.ConfigPath != "" || o.TokenizerPath != "" {
-		return fmt.Errorf("%s: a GGUF file has its configuration and tokenizer inside; leave --config and --tokenizer out", f.Path)
+	if o != (OpenOptions{}) {
+		return fmt.Errorf("%s: a GGUF file has its configuration and tokenizer inside; leave --config, --tokenizer and --map out", f.Path)
 	}
 	if f.GGUF, err = gguf.Open(f.Path); err != nil {
 		return err
@@ -92,11 +93,17 @@ func (f *File) openGGUF(o OpenOptions) (err error) {
 }
 
 func (f *File) openCheckpoint(o OpenOptions) (err error) {
-	f.Checkpoint, err = hf.Open(f.Path, hf.Options{ConfigPath: o.ConfigPath, TokenizerPath: o.TokenizerPath})
+	var mapping *Mapping
+	if o.MappingPath != "" {
+		if mapping, err = ReadMapping(o.MappingPath); err != nil {
+			return err
+		}
+	}
+	f.Checkpoint, err = hf.Open(f.Path, hf.Options{ConfigPath: o.ConfigPath, TokenizerPath: o.TokenizerPath, NoConfig: mapping != nil})
 	if err != nil {
 		return err
 	}
-	if f.Parts, err = FromCheckpoint(f.Checkpoint); err != nil {
+	if f.Parts, err = FromCheckpoint(f.Checkpoint, mapping); err != nil {
 		return err
 	}
 	f.Generation, err = GenerationOf(f.Checkpoint)
@@ -134,11 +141,7 @@ func (f *File) DataFiles() []string {
 	if f.GGUF != nil {
 		return f.GGUF.Paths()
 	}
-	var paths []string
-	for _, s := range f.Checkpoint.Shards() {
-		paths = append(paths, s.Path())
-	}
-	return paths
+	return f.Checkpoint.Files()
 }
 
 // TokenizerJSON is the whole tokenizer.json, nil when the model carries none.
