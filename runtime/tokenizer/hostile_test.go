@@ -44,6 +44,8 @@ func TestRefused(t *testing.T) {
 		{"array", "[]", "object", false},
 		{"trailing", file(tinyBPE, "") + "x", "JSON", false},
 		{"not UTF-8", "{\"model\":\"\xff\"}", "UTF-8", false},
+		{"half a pair", file(`{"type":"BPE","vocab":{"\ud83d":0},"merges":[]}`, ""), "surrogate", false},
+		{"half a pair, twice", file(`{"type":"BPE","vocab":{"\\\ud83d\ud83d":0},"merges":[]}`, ""), "surrogate", false},
 		{"deep", nested(200000, "[", "", "]"), "JSON", false},
 		{"no model", `{"version":"1.0"}`, "model", false},
 		{"model null", file("null", ""), "model", false},
@@ -178,6 +180,17 @@ func TestRefusedVocab(t *testing.T) {
 		if _, err := FromVocab(c.v); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: the error does not name %q: %v", c.name, c.want, err)
 		}
+	}
+}
+
+// TestSurrogatePair reads a character that is written as two escapes.
+func TestSurrogatePair(t *testing.T) {
+	tok, err := FromJSON([]byte(file(`{"type":"BPE","vocab":{"\\ud83d":0,"\ud83d\ude00":1},"merges":[]}`, "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id, ok := tok.ID("\U0001f600"); !ok || id != 1 {
+		t.Errorf("the id is %d, %v", id, ok)
 	}
 }
 

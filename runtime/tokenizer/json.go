@@ -8,6 +8,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/firstpassage/fpa/format"
@@ -62,7 +63,35 @@ func checkJSON(data []byte) error {
 	} else if err != nil {
 		return &format.FormatError{Offset: -1, Msg: fmt.Sprintf("not JSON: %v", err)}
 	}
+	if at := loneSurrogate(data); at >= 0 {
+		return &format.FormatError{Offset: int64(at), Msg: "found half of a surrogate pair, expected a character"}
+	}
 	return nil
+}
+
+// loneSurrogate is the place of an escape in valid JSON that is half of a
+// surrogate pair, which encoding/json would replace; -1 where there is none.
+func loneSurrogate(data []byte) int {
+	escape := func(i int) rune { // the value of \uXXXX at i, or 0
+		if i+6 > len(data) || data[i] != '\\' || data[i+1] != 'u' {
+			return 0
+		}
+		n, _ := strconv.ParseUint(string(data[i+2:i+6]), 16, 16)
+		return rune(n)
+	}
+	for i := 0; i < len(data); i++ {
+		if data[i] != '\\' {
+			continue
+		}
+		if r := escape(i); utf16.IsSurrogate(r) {
+			if utf16.DecodeRune(r, escape(i+6)) == utf8.RuneError {
+				return i
+			}
+			i += 6
+		}
+		i++ // the character that is escaped
+	}
+	return -1
 }
 
 // An object reads the fields of a JSON object. The first error sticks; finish

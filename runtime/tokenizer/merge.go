@@ -19,11 +19,10 @@ type merge struct {
 // multiplicative hash, several times faster than a Go map. The multiplier is
 // random, so that a file cannot be made to collide.
 type mergeTable struct {
-	keys    []uint64 // pairKey of the pair plus 1; 0 is a free slot
-	merges  []merge
-	shift   uint
-	mul     uint64
-	entries int
+	keys   []uint64 // pairKey of the pair plus 1; 0 is a free slot
+	merges []merge
+	shift  uint
+	mul    uint64
 }
 
 // pairKey is never the largest uint64, because ids are not negative.
@@ -46,9 +45,6 @@ func (t *mergeTable) put(left, right int32, m merge) {
 	slot := key * t.mul >> t.shift
 	for t.keys[slot] != 0 && t.keys[slot] != key {
 		slot = (slot + 1) & uint64(len(t.keys)-1)
-	}
-	if t.keys[slot] == 0 {
-		t.entries++
 	}
 	t.keys[slot], t.merges[slot] = key, m
 }

@@ -356,6 +356,7 @@ var oracleTokenizers = []struct{ name, base, parts string }{
 	{"metaspace split", "spm_bpe_metaspace_first", `{"pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true},"decoder":{"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true}}`},
 	{"strip first", "spm_bpe_metaspace_first", `{"normalizer":{"type":"Strip","strip_left":true,"strip_right":true}}`},
 	{"decoder", "spm_bpe_llama2", `{"decoder":{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Metaspace","replacement":"▁","prepend_scheme":"first"},{"type":"Strip","content":"e","start":1,"stop":2},{"type":"Fuse"},{"type":"Replace","pattern":{"String":"th"},"content":"<TH>"}]}}`},
+	{"suffix decoder", "spm_bpe_llama2", `{"decoder":{"type":"BPEDecoder","suffix":"e"}}`},
 	{"two strips", "spm_bpe_llama2", `{"decoder":{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"a"},"content":"*"},{"type":"Fuse"},{"type":"Strip","content":"▁","start":2,"stop":0}]}}`},
 }
 
@@ -426,20 +427,7 @@ func compare(t *testing.T, o *oracle, data []byte, seed uint64) {
 	for i, text := range texts {
 		texts[i] = strings.ToValidUTF8(text, "")
 	}
-	bad := 0
-	for i, want := range ask[string, [3][]int32](t, o, data, "encode", texts) {
-		for k, opt := range []EncodeOptions{{ParseSpecial: true}, {AddSpecial: true, ParseSpecial: true}, {}} {
-			got, err := tok.Encode(texts[i], opt)
-			if want == nil || err != nil || !slices.Equal(got, want[k]) {
-				t.Errorf("Encode(%q, %+v): %v\n got %v\nwant %v", texts[i], opt, err, got, want)
-				bad++
-				break
-			}
-		}
-		if bad > 3 {
-			return
-		}
-	}
+	compareTexts(t, o, tok, data, texts)
 	rng := rand.New(rand.NewPCG(seed, 2))
 	var sequences [][]int32
 	for range 150 {
@@ -466,6 +454,57 @@ func compare(t *testing.T, o *oracle, data []byte, seed uint64) {
 				return
 			}
 		}
+	}
+}
+
+// compareTexts encodes texts in each way.
+func compareTexts(t *testing.T, o *oracle, tok *Tokenizer, data []byte, texts []string) {
+	t.Helper()
+	bad := 0
+	for i, want := range ask[string, [3][]int32](t, o, data, "encode", texts) {
+		for k, opt := range []EncodeOptions{{ParseSpecial: true}, {AddSpecial: true, ParseSpecial: true}, {}} {
+			got, err := tok.Encode(texts[i], opt)
+			if want == nil || err != nil || !slices.Equal(got, want[k]) {
+				t.Errorf("Encode(%q, %+v): %v\n got %v\nwant %v", texts[i], opt, err, got, want)
+				bad++
+				break
+			}
+		}
+		if bad > 3 {
+			return
+		}
+	}
+}
+
+// TestOracleHandmade compares small models, on texts of few letters.
+func TestOracleHandmade(t *testing.T) {
+	o := newOracle(t)
+	words := `"pre_tokenizer":{"type":"WhitespaceSplit"},`
+	for _, data := range []string{
+		file(`{"type":"BPE","vocab":{"a":0,"##a":1,"##b":2,"ab":3,"##ab":4,"b":5,"##c":6,"##bc":7,"abc":8,"abab":9,"u":10},"merges":["##b ##c","a ##b","a ##bc","##a ##b","ab ##ab"],
+			"continuing_subword_prefix":"##","unk_token":"u"}`, words),
+		file(`{"type":"BPE","vocab":{"a":0,"a</w>":1,"b":2,"b</w>":3,"ab</w>":4,"ab":5,"abab</w>":6,"c":7,"u":8},"merges":["a b</w>","a b","ab ab</w>"],"end_of_word_suffix":"</w>","unk_token":"u","fuse_unk":true}`, words),
+		file(`{"type":"BPE","vocab":{"a":0,"##a":1,"##b</w>":2,"ab</w>":3,"c</w>":4,"<0x23>":5,"<0x62>":6,"<0x63>":7},"merges":["a ##b</w>"],"continuing_subword_prefix":"##","end_of_word_suffix":"</w>","byte_fallback":true}`, words),
+		file(`{"type":"BPE","vocab":{"a":0,"b":1,"aa":2,"aaa":3,"aaaa":4,"ab":5,"ba":6,"aba":7},"merges":["aa a","a a","aa aa","a b","b a","ab a","a ba"]}`, ""),
+		file(`{"type":"BPE","vocab":{"a":0,"b":1,"u":2,"ua":3,"uu":4},"merges":["u u","u a"],"unk_token":"u"}`, ""),
+		file(`{"type":"Unigram","unk_id":0,"vocab":[["<u>",0],["a",-1],["b",-1.5],["ab",-2.5],["aba",-3.5],["ca",-1],["<",-3]]}`, ""),
+		file(`{"type":"Unigram","unk_id":2,"vocab":[["a",-1],["abc",-1],["c",-9],["ab",-0.25],["bc",-1.75]],"byte_fallback":true}`, ""),
+		file(`{"type":"WordPiece","vocab":{"u":0,"a":1,"ab":2,"##c":3,"##ca":4,"##a":5,"b":6},"unk_token":"u","continuing_subword_prefix":"##","max_input_chars_per_word":6}`, words),
+		file(`{"type":"WordLevel","vocab":{"u":0,"a":1,"ab":2,"ca":3},"unk_token":"u"}`, words),
+	} {
+		tok, err := FromJSON([]byte(data))
+		if err != nil {
+			t.Errorf("%v\n%s", err, data)
+			continue
+		}
+		rng := rand.New(rand.NewPCG(7, 7))
+		texts := make([]string, 300)
+		for i := range texts {
+			for range rng.IntN(150) {
+				texts[i] += string("aaaabbbcc d"[rng.IntN(11)])
+			}
+		}
+		compareTexts(t, o, tok, []byte(data), texts)
 	}
 }
 

@@ -57,8 +57,7 @@ func (s *Stream) Add(id int32) (string, error) {
 }
 
 // Flush is the text that Add has held back: incomplete characters, as U+FFFD,
-// and what the decoder can only tell at the end. The stream begins anew after
-// it only in that no bytes are left over; make another Stream for another text.
+// and what the decoder can tell only at the end. It ends the stream.
 func (s *Stream) Flush() string {
 	for i := len(s.done) - 1; i >= 0; i-- {
 		s.done[i]()
