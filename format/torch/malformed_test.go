@@ -101,6 +101,15 @@ type badPickle struct {
 	unsupported  bool   // an UnsupportedError, else a FormatError
 }
 
+// manyKeys is n keys of a dict and their values.
+func manyKeys(n int) string {
+	var b strings.Builder
+	for i := range n {
+		b.WriteString(num(int64(i)) + "N")
+	}
+	return b.String()
+}
+
 // laughs is 2^n elements in n instructions or so: each container twice in
 // the next.
 func laughs(n int, container string) string {
@@ -281,7 +290,13 @@ var badPickles = []badPickle{
 	{name: "nested 65 deep", pickle: strings.Repeat("]", 65) + strings.Repeat("a", 64) + ".", msg: "nested more than 64 deep"},
 	{name: "stack of two million", pickle: strings.Repeat("N", 2_000_000), msg: "more than 1048576 values on the stack"},
 	{name: "two million marks", pickle: strings.Repeat("(", 2_000_000), msg: "more than 1048576 values on the stack"},
-	{name: "long key above many tensors", pickle: "}" + str(strings.Repeat("k", 100_000)) + "(" + view6(0, nums(6), nums(1)) + "q\x01" + strings.Repeat("h\x01", 1000) + "ls.", msg: "names of all tensors are much longer"},
+	{name: "string encoded many times", pickle: name("_codecs", "encode") + "q\x00(" + str(strings.Repeat("s", 100_000)) + str("latin1") + "tq\x01" + strings.Repeat("h\x00h\x01R", 1000) + ".", msg: "out of proportion to a pickle"},
+	{name: "set made many times", pickle: name("builtins", "set") + "q\x00](" + strings.Repeat("N", 10_000) + "e\x85q\x01" + strings.Repeat("h\x00h\x01R", 1000) + ".", msg: "out of proportion to a pickle"},
+	{name: "Counter made many times", pickle: name("collections", "Counter") + "q\x00}(" + manyKeys(2000) + "u\x85q\x01" + strings.Repeat("h\x00h\x01R", 1000) + ".", msg: "out of proportion to a pickle"},
+	{name: "OrderedDict made many times", pickle: name("collections", "OrderedDict") + "q\x00](" + strings.Repeat("NN\x86", 2000) + "e\x85q\x01" + strings.Repeat("h\x00h\x01R", 1000) + ".", msg: "given twice"},
+	{name: "tensor made many times", pickle: name("torch._utils", "_rebuild_tensor") + "q\x00(" + persistent(floats, "0", 6) + num(0) + nums(make([]int64, 64)...) + nums(make([]int64, 64)...) + "tq\x01(" + strings.Repeat("h\x00h\x01R", 10_000) + "l.", msg: "out of proportion to a pickle"},
+	{name: "key of 65537 bytes", pickle: "}" + str(strings.Repeat("k", 65537)) + "Ns.", msg: "a key of 65537 bytes, expected at most 65536", unsupported: true},
+	{name: "long key above many tensors", pickle: "}" + str(strings.Repeat("k", 60_000)) + "(" + view6(0, nums(6), nums(1)) + "q\x01" + strings.Repeat("h\x01", 1000) + "ls.", msg: "names of all tensors are much longer"},
 }
 
 func TestBadPickles(t *testing.T) {
@@ -323,10 +338,34 @@ func parseBounded(t *testing.T, file []byte) error {
 	runtime.ReadMemStats(&before)
 	_, err := Parse(file, format.Limits{})
 	runtime.ReadMemStats(&after)
-	if spent, most := after.TotalAlloc-before.TotalAlloc, uint64(128*len(file)+1<<20); spent > most {
+	if spent, most := after.TotalAlloc-before.TotalAlloc, uint64(192*len(file)+1<<20); spent > most {
 		t.Errorf("allocated %d bytes for a file of %d", spent, len(file))
 	}
 	return err
+}
+
+// Right pickles that make much of few bytes take no more memory than in
+// proportion to them.
+func TestMemory(t *testing.T) {
+	const n = 300_000
+	for what, pickle := range map[string]string{
+		"dicts":               "](" + strings.Repeat("}", n) + "e.",
+		"lists, one by one":   "]" + strings.Repeat("]a", n) + ".",
+		"tuples of one":       "](" + strings.Repeat("N\x85", n) + "e.",
+		"dicts of one":        "](" + strings.Repeat("}NNs", n) + "e.",
+		"memo":                "N" + strings.Repeat("\x94", n) + ".",
+		"one list many times": "]q\x00(" + strings.Repeat("h\x00", n) + "t2\x86.",
+		"integers":            "](" + strings.Repeat("\x8a\x09xxxxxxxxx", n/4) + "e.",
+		"nested and dropped":  strings.Repeat("]", n) + strings.Repeat("0", n) + "N.",
+		"tensors":             "](" + strings.Repeat(view6(0, nums(2, 3), nums(1, 2)), n/100) + "e.",
+	} {
+		if err := parseBounded(t, checkpoint(pickle)); err != nil && what != "one list many times" {
+			t.Errorf("%s: %v", what, err)
+		}
+		if t.Failed() {
+			t.Fatal(what)
+		}
+	}
 }
 
 // Unusual pickles that are right.

@@ -107,6 +107,7 @@ const (
 	maxStack        = 1 << 20 // values on the stack; also marks
 	maxIntBytes     = 1024    // bytes, or decimal digits, of an integer
 	maxNumberLine   = 1100    // bytes of a number in decimal, its newline included
+	maxKeyBytes     = 1 << 16 // bytes of a dict's key, which is hashed each time it is used
 	// A tensor of a state dict takes about 25 opcodes.
 	maxOpsPerTensor = 32
 )
@@ -125,6 +126,7 @@ type unpickler struct {
 	stack []Value
 	marks []int
 	memo  map[uint32]Value
+	spent int64 // bytes that functions have allocated
 	// tensors collects what refers to bytes outside the pickle; nil refuses it.
 	tensors *tensors
 }
@@ -712,8 +714,20 @@ func (u *unpickler) setItem(d *Dict, key, value Value) error {
 	if _, ok := hashable(key); !ok {
 		return u.unsupported("%s as key of a dict, expected a string, a number or bytes. %s", kindOf(key), remedy)
 	}
+	if n := keyBytes(key); n > maxKeyBytes {
+		return u.unsupported("a key of %d bytes, expected at most %d", n, maxKeyBytes)
+	}
 	if !d.set(key, value) {
 		return u.fail("key %s of a dict is given twice", quote(keyText(key)))
+	}
+	return nil
+}
+
+// charge counts bytes that a function is about to allocate. Its arguments may
+// come from the memo, so that a few instructions could copy much, many times.
+func (u *unpickler) charge(bytes int) error {
+	if u.spent += int64(bytes); u.spent > 16*int64(len(u.data))+1<<20 {
+		return u.fail("copies of %d bytes, which is out of proportion to a pickle of %d", u.spent, len(u.data))
 	}
 	return nil
 }

@@ -13,6 +13,13 @@ import (
 // maxDims is more dimensions than PyTorch's operators take.
 const maxDims = 64
 
+// What values take in memory, about; for charge.
+const (
+	valueBytes = 16
+	entryBytes = 100 // an Entry and its place in the index
+	viewBytes  = 300 // a Tensor and its view
+)
+
 // A global is a function or class that pickles may name.
 type global struct {
 	name  string
@@ -109,6 +116,9 @@ func newOrderedDict(u *unpickler, args []Value) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := u.charge(len(pairs.Items) * entryBytes); err != nil {
+		return nil, err
+	}
 	for _, pair := range pairs.Items {
 		items, ok := sequence(pair)
 		if !ok || len(items) != 2 {
@@ -135,6 +145,9 @@ func newCounter(u *unpickler, args []Value) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := u.charge(len(counts.Entries) * entryBytes); err != nil {
+		return nil, err
+	}
 	for _, e := range counts.Entries {
 		d.set(e.Key, e.Value)
 	}
@@ -152,6 +165,9 @@ func newSet(u *unpickler, args []Value) (Value, error) {
 	items, ok := sequence(args[0])
 	if !ok {
 		return nil, u.fail("set of %s, expected a list", kindOf(args[0]))
+	}
+	if err := u.charge(len(items) * valueBytes); err != nil {
+		return nil, err
 	}
 	return &Set{slices.Clone(items)}, nil
 }
@@ -173,6 +189,9 @@ func encode(u *unpickler, args []Value) (Value, error) {
 	}
 	if args[1] != "latin1" {
 		return nil, u.unsupported("%s to another encoding than latin1", name)
+	}
+	if err := u.charge(len(text)); err != nil {
+		return nil, err
 	}
 	b := make([]byte, 0, len(text))
 	for _, r := range text {
@@ -229,6 +248,9 @@ func (u *unpickler) ints(v Value, what string) ([]int64, error) {
 	}
 	if len(items) > maxDims {
 		return nil, u.fail("%s of %d dimensions, expected at most %d", what, len(items), maxDims)
+	}
+	if err := u.charge(8 * len(items)); err != nil {
+		return nil, err
 	}
 	ints := make([]int64, len(items))
 	for i, item := range items {
@@ -426,6 +448,9 @@ func (u *unpickler) rebuild(args []Value, dtype *DType) (Value, error) {
 	}
 	if s.untyped != (dtype != nil) {
 		return nil, u.fail("a tensor whose type is told twice or not at all")
+	}
+	if err := u.charge(viewBytes); err != nil {
+		return nil, err
 	}
 	t := &Tensor{DType: s.DType, Shape: shape}
 	if dtype != nil {

@@ -142,6 +142,17 @@ func hashable(key Value) (any, bool) {
 	return nil, false
 }
 
+// keyBytes is the size of a key whose text or bytes have any length.
+func keyBytes(key Value) int {
+	switch k := key.(type) {
+	case string:
+		return len(k)
+	case []byte:
+		return len(k)
+	}
+	return 0
+}
+
 // keyText is a key as part of a tensor's name.
 func keyText(key Value) string {
 	switch k := key.(type) {
@@ -201,36 +212,47 @@ func kindOf(v Value) string {
 	return fmt.Sprintf("%T", v)
 }
 
-// children calls f for each value directly in v, and reports whether v is a
-// container.
-func children(v Value, f func(Value) error) (bool, error) {
-	each := func(items []Value) (bool, error) {
-		for _, item := range items {
-			if err := f(item); err != nil {
-				return true, err
-			}
-		}
-		return true, nil
-	}
+// children calls f for each value directly in the container v.
+func children(v Value, f func(Value) error) error {
+	var items []Value
 	switch v := v.(type) {
 	case *List:
-		return each(v.Items)
+		items = v.Items
 	case *Tuple:
-		return each(v.Items)
+		items = v.Items
 	case *Set:
-		return each(v.Items)
+		items = v.Items
 	case *Dict:
 		for _, e := range v.Entries {
 			if err := f(e.Value); err != nil {
-				return true, err
+				return err
 			}
 		}
 		if v.Attributes != nil {
-			return true, f(v.Attributes)
+			return f(v.Attributes)
 		}
-		return true, nil
 	}
-	return false, nil
+	for _, item := range items {
+		if err := f(item); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isContainer reports whether v is one, and whether anything is in it.
+func isContainer(v Value) (yes, filled bool) {
+	switch v := v.(type) {
+	case *List:
+		return true, len(v.Items) > 0
+	case *Tuple:
+		return true, len(v.Items) > 0
+	case *Set:
+		return true, len(v.Items) > 0
+	case *Dict:
+		return true, len(v.Entries) > 0 || v.Attributes != nil
+	}
+	return false, false
 }
 
 // checkTree fails when root contains itself, is nested more than depth deep,
@@ -238,7 +260,7 @@ func children(v Value, f func(Value) error) (bool, error) {
 // a shared one is counted.
 func checkTree(root Value, depth int, size int64) error {
 	type measure struct {
-		height int   // 1 for an empty container; 0 while it is being measured
+		height int   // 1 when no container is in it; 0 while it is being measured
 		size   int64 // with everything in it
 	}
 	seen := map[Value]measure{} // by pointer
@@ -247,9 +269,8 @@ func checkTree(root Value, depth int, size int64) error {
 		if g, ok := v.(*global); ok {
 			return measure{}, fmt.Errorf("the name %s where a value was expected", g.name)
 		}
-		switch v.(type) {
-		case *List, *Tuple, *Set, *Dict:
-		default:
+		container, filled := isContainer(v)
+		if !container {
 			return measure{size: 1}, nil
 		}
 		m, ok := seen[v]
@@ -262,9 +283,12 @@ func checkTree(root Value, depth int, size int64) error {
 		if ok {
 			return m, nil
 		}
+		if !filled { // nothing to remember
+			return measure{height: 1, size: 1}, nil
+		}
 		seen[v] = measure{}
 		m = measure{height: 1, size: 1}
-		_, err := children(v, func(child Value) error {
+		err := children(v, func(child Value) error {
 			c, err := visit(child, level+1)
 			if err != nil {
 				return err
