@@ -468,7 +468,7 @@ func (u *unpickler) rebuild(args []Value, dtype *DType) (Value, error) {
 func (t *tensors) finish(fileSize int64) error {
 	// A transposed matrix is copied once. Expanded tensors, which repeat
 	// elements, are seldom saved and then small.
-	budget := 8*fileSize + 1<<20
+	budget := min(8*fileSize+1<<20, math.MaxInt)
 	for i := range t.views {
 		v := &t.views[i]
 		if err := v.cut(&budget); err != nil {
@@ -535,17 +535,21 @@ func contiguous(shape format.Shape, strides []int64) bool {
 	return true
 }
 
-// gather appends the elements of a view to out, in row-major order. Strides
-// are in bytes here.
+// gather appends the elements of a view to out, in row-major order. The view
+// has at least one dimension. Strides are in bytes here.
 func gather(out, data []byte, shape format.Shape, strides []int64, size int64) []byte {
-	if len(shape) == 0 {
-		return append(out, data[:size]...)
-	}
-	if len(shape) == 1 && strides[0] == size {
-		return append(out, data[:shape[0]*size]...)
-	}
-	for i := range shape[0] {
-		out = gather(out, data[i*strides[0]:], shape[1:], strides[1:], size)
+	stride := strides[0]
+	switch {
+	case len(shape) > 1:
+		for i := range shape[0] {
+			out = gather(out, data[i*stride:], shape[1:], strides[1:], size)
+		}
+	case stride == size:
+		out = append(out, data[:shape[0]*size]...)
+	default:
+		for i := range shape[0] {
+			out = append(out, data[i*stride:i*stride+size]...)
+		}
 	}
 	return out
 }

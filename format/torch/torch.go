@@ -16,6 +16,11 @@
 // elements. A contiguous tensor is given as a view of the file, any other one
 // is copied into row-major order. Tied weights share their bytes.
 //
+// Not read, and refused with the reason: whole modules and other objects
+// (save the state_dict), TorchScript programs, sparse and quantised tensors,
+// complex numbers of other than 2x32 bits, compressed archives, big-endian
+// files, dicts with tuples as keys.
+//
 // The pickle opcodes are described in Python's pickletools module
 // (https://docs.python.org/3/library/pickletools.html), the containers in
 // https://docs.pytorch.org/docs/stable/notes/serialization.html and in
