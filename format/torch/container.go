@@ -25,7 +25,7 @@ func readZip(data []byte, lim format.Limits) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	where := a.prefix + "data.pkl"
+	where := shorten(a.prefix + "data.pkl")
 	t := &tensors{storages: map[string]*Storage{}, fetch: func(key string) ([]byte, error) {
 		b, _, err := a.member("data/" + key)
 		return b, err

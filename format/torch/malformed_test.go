@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/firstpassage/fpa/format"
+	"github.com/firstpassage/fpa/quant"
 )
 
 // member is a member of a zip archive.
@@ -393,6 +394,42 @@ func TestGoodPickles(t *testing.T) {
 		tensor := f.Root().(*Tensor)
 		if got := tensor.Shape.String() + " " + string(tensor.Data); got != test.want {
 			t.Errorf("%s: %q, expected %q", test.name, got, test.want)
+		}
+	}
+}
+
+// A storage that was saved by itself, in both containers.
+func TestBareStorage(t *testing.T) {
+	for _, file := range [][]byte{
+		checkpoint(persistent(floats, "0", 6) + "."),
+		legacy(persistent(floats, "0", 6), "]"+str("0")+"a", "\x06\x00\x00\x00\x00\x00\x00\x00"+sixFloats),
+	} {
+		f, err := Parse(file, format.Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, ok := f.Root().(*Storage)
+		if !ok || s.DType != quant.F32 || string(s.Data) != sixFloats || len(f.Tensors()) != 0 {
+			t.Errorf("%#v, expected a storage of six floats and no tensor", f.Root())
+		}
+	}
+}
+
+// Names of the file do not reach the terminal as they are.
+func TestErrorsArePrintable(t *testing.T) {
+	const evil = "\x1b[31m"
+	for _, file := range [][]byte{
+		zipFile(member{"a" + evil + "/data.pkl", "}"}),
+		zipFile(member{"a" + evil + "/data.pkl", persistent(floats, evil, 6)}),
+		zipFile(member{"../" + evil, ""}),
+		checkpoint(name("m"+evil, "x")),
+		checkpoint("}" + str(evil) + "Ns" + str(evil) + "Ns."),
+		checkpoint("I" + evil + "\n."),
+		[]byte(evil),
+	} {
+		_, err := Parse(file, format.Limits{})
+		if err == nil || strings.Contains(err.Error(), "\x1b") {
+			t.Errorf("%q", err)
 		}
 	}
 }
