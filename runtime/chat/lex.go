@@ -237,7 +237,7 @@ func (l *lexer) raw(at int) error {
 	for i := start; ; i++ {
 		next := strings.Index(l.src[i:], "{%")
 		if next < 0 {
-			return syntaxError(at, "raw block without {% endraw %}")
+			return syntaxError(at, "raw block without {%% endraw %%}")
 		}
 		i += next
 		l.pos = i + 2

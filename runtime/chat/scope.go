@@ -37,14 +37,36 @@ type symbolTable struct {
 	refs   map[string]bool // names that have a variable at this level
 	loads  map[string]load
 	stores map[string]bool
+	work   *int // names that may still be copied for the branches of ifs
 }
+
+// maxCopies bounds the names copied for the branches of ifs, which is all that
+// could make the analysis take longer than linear in the template. Templates
+// in use need some ten thousand.
+const maxCopies = 500_000
 
 func newTable(parent *symbolTable) *symbolTable {
 	t := &symbolTable{parent: parent, refs: map[string]bool{}, loads: map[string]load{}, stores: map[string]bool{}}
 	if parent != nil {
 		t.level = parent.level + 1
+		t.work = parent.work
 	}
 	return t
+}
+
+// resolveNames analyzes a template and returns its outermost scope.
+func resolveNames(body []stmt) (*scope, error) {
+	t := newTable(nil)
+	work := maxCopies
+	t.work = &work
+	t.analyze(body)
+	if err := t.resolve(body); err != nil {
+		return nil, err
+	}
+	if work < 0 {
+		return nil, errorAt(Limit, noPos, "too many variables in too many branches")
+	}
+	return t.scope(), nil
 }
 
 // find is the level whose variable the name means here.
@@ -88,8 +110,10 @@ func (t *symbolTable) store(name string) {
 // copy is t as it stands, for a branch of an if.
 func (t *symbolTable) copy() *symbolTable {
 	c := newTable(t.parent)
-	c.level = t.level
-	c.merge(t)
+	c.level, c.work = t.level, t.work
+	if *c.work -= len(t.refs) + 1; *c.work >= 0 {
+		c.merge(t)
+	}
 	return c
 }
 
@@ -372,7 +396,7 @@ func (t *symbolTable) bind(xs ...expr) error {
 	for _, x := range xs {
 		eachName(x, func(n *nameExpr) {
 			level, ok := t.find(n.name)
-			if !ok && err == nil {
+			if !ok && err == nil && *t.work >= 0 {
 				// Jinja2 fails here with an internal error: the names in the
 				// filter of a set block were not looked at.
 				err = unsupported(n.pos, "variable '%s' as the argument of the filter of a set block", clip(n.name))
