@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -143,24 +144,27 @@ func wrap(key, component string) []byte {
 	return fmt.Appendf(nil, `{"version":"1.0","added_tokens":[],%q:%s,"model":{"type":"WordLevel","vocab":{"[UNK]":0},"unk_token":"[UNK]"}}`, key, component)
 }
 
+// oracleNormalizers are one of each kind, and usual sequences.
+var oracleNormalizers = []string{
+	`{"type":"NFC"}`, `{"type":"NFD"}`, `{"type":"NFKC"}`, `{"type":"NFKD"}`,
+	`{"type":"Lowercase"}`, `{"type":"StripAccents"}`, `{"type":"Nmt"}`, `{"type":"ByteLevel"}`,
+	`{"type":"Strip","strip_left":true,"strip_right":false}`, `{"type":"Strip","strip_left":false,"strip_right":true}`,
+	`{"type":"Strip","strip_left":true,"strip_right":true}`,
+	`{"type":"Prepend","prepend":"▁"}`,
+	`{"type":"Replace","pattern":{"String":" "},"content":"▁"}`,
+	`{"type":"Replace","pattern":{"Regex":" {2,}"},"content":" "}`,
+	`{"type":"Replace","pattern":{"Regex":"[\\s]+"},"content":"<>"}`,
+	`{"type":"Replace","pattern":{"Regex":"\\w+"},"content":"w"}`,
+	`{"type":"Replace","pattern":{"Regex":"(?<=e)\\p{M}*|\\d{2}$"},"content":"_"}`,
+	`{"type":"BertNormalizer","clean_text":true,"handle_chinese_chars":true,"strip_accents":null,"lowercase":true}`,
+	`{"type":"BertNormalizer","clean_text":true,"handle_chinese_chars":false,"strip_accents":true,"lowercase":false}`,
+	`{"type":"BertNormalizer","clean_text":false,"handle_chinese_chars":true,"strip_accents":false,"lowercase":true}`,
+	`{"type":"Sequence","normalizers":[{"type":"NFD"},{"type":"StripAccents"},{"type":"Lowercase"},{"type":"NFC"}]}`,
+}
+
 func TestOracleNormalizers(t *testing.T) {
 	o := newOracle(t)
-	for i, component := range []string{
-		`{"type":"NFC"}`, `{"type":"NFD"}`, `{"type":"NFKC"}`, `{"type":"NFKD"}`,
-		`{"type":"Lowercase"}`, `{"type":"StripAccents"}`, `{"type":"Nmt"}`, `{"type":"ByteLevel"}`,
-		`{"type":"Strip","strip_left":true,"strip_right":false}`, `{"type":"Strip","strip_left":false,"strip_right":true}`,
-		`{"type":"Strip","strip_left":true,"strip_right":true}`,
-		`{"type":"Prepend","prepend":"▁"}`,
-		`{"type":"Replace","pattern":{"String":" "},"content":"▁"}`,
-		`{"type":"Replace","pattern":{"Regex":" {2,}"},"content":" "}`,
-		`{"type":"Replace","pattern":{"Regex":"[\\s]+"},"content":"<>"}`,
-		`{"type":"Replace","pattern":{"Regex":"\\w+"},"content":"w"}`,
-		`{"type":"Replace","pattern":{"Regex":"(?<=e)\\p{M}*|\\d{2}$"},"content":"_"}`,
-		`{"type":"BertNormalizer","clean_text":true,"handle_chinese_chars":true,"strip_accents":null,"lowercase":true}`,
-		`{"type":"BertNormalizer","clean_text":true,"handle_chinese_chars":false,"strip_accents":true,"lowercase":false}`,
-		`{"type":"BertNormalizer","clean_text":false,"handle_chinese_chars":true,"strip_accents":false,"lowercase":true}`,
-		`{"type":"Sequence","normalizers":[{"type":"NFD"},{"type":"StripAccents"},{"type":"Lowercase"},{"type":"NFC"}]}`,
-	} {
+	for i, component := range oracleNormalizers {
 		tok, err := FromJSON(wrap("normalizer", component))
 		if err != nil {
 			t.Errorf("%s: %v", component, err)
@@ -176,6 +180,11 @@ func TestOracleNormalizers(t *testing.T) {
 		}
 	}
 }
+
+// clusters are grapheme clusters of all lengths, and what is around them in
+// testdata/charsmap.b64.
+var clusters = []string{"A", "B", "À", "A\u0300", "e\u0301", "e\u0301\u0301", "e\u0301\u0301\u0301", "\u0645\u062f", "\u0645\u062f\u064b", "\u0600\u0645", "\u0600A", "©\u200d©", "A\u200d",
+	"A\u200dB", "\r\n", "\r", "ﬁ\u0301", "가", "각", "①\u20dd", "😀", "😀\u200d😀", "a\u0308\u0323", "क्षि", "A\ufe0f", "\u0d4eക", "กำ", "b\u0903"}
 
 // TestOraclePrecompiled compares a charsmap that SentencePiece made of a few
 // rules, on clusters of all lengths. FPA_CHARSMAP may name another one.
@@ -194,8 +203,7 @@ func TestOraclePrecompiled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	texts := soups(1, 300, "A", "B", "À", "A\u0300", "e\u0301", "e\u0301\u0301", "e\u0301\u0301\u0301", "\u0645\u062f", "\u0645\u062f\u064b", "\u0600\u0645", "\u0600A", "©\u200d©", "A\u200d",
-		"A\u200dB", "\r\n", "\r", "ﬁ\u0301", "가", "각", "①\u20dd", "😀", "😀\u200d😀", "a\u0308\u0323", "क्षि", "A\ufe0f", "\u0d4eക", "กำ", "b\u0903")
+	texts := soups(1, 300, clusters...)
 	for i, want := range ask[string, string](t, o, data, "normalize", texts) {
 		got, err := tok.normalizer.normalize(piece{text: texts[i], budget: newBudget(len(texts[i]))})
 		if want == nil || err != nil || got.text != *want {
@@ -244,27 +252,34 @@ var splitPatterns = []string{
 	`\w+|[^\w\s]+`, `\W`, `[\w-]+`, `[^\d\D]|\S+`, `(?=[A-Z])|x*`, `\p{^L}+`, `\P{L}{1,2}+a?`, `(?i:[a-eſ]+|straße|k)x?`, `\B.`, `(?i)istanbul|(?-i:ĐÀ)`,
 }
 
-func TestOraclePreTokenizers(t *testing.T) {
-	o := newOracle(t)
+// preTokenizerComponents are oraclePreTokenizers, and splits by splitPatterns.
+func preTokenizerComponents(t *testing.T) []string {
+	t.Helper()
 	components := slices.Clone(oraclePreTokenizers)
+	names := slices.Sorted(maps.Keys(behaviors))
 	for i, source := range splitPatterns {
 		quoted, err := json.Marshal(source)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for name, b := range behaviors {
-			if i < 3 || b == isolated || b == removed {
+		for _, name := range names {
+			if b := behaviors[name]; i < 3 || b == isolated || b == removed {
 				components = append(components, fmt.Sprintf(`{"type":"Split","pattern":{"Regex":%s},"behavior":%q,"invert":false}`, quoted, name),
 					fmt.Sprintf(`{"type":"Split","pattern":{"Regex":%s},"behavior":%q,"invert":true}`, quoted, name))
 			}
 		}
 	}
-	for name := range behaviors {
+	for _, name := range names {
 		for _, invert := range []string{"true", "false"} {
 			components = append(components, fmt.Sprintf(`{"type":"Split","pattern":{"String":" "},"behavior":%q,"invert":%s}`, name, invert))
 		}
 	}
-	for i, component := range components {
+	return components
+}
+
+func TestOraclePreTokenizers(t *testing.T) {
+	o := newOracle(t)
+	for i, component := range preTokenizerComponents(t) {
 		tok, err := FromJSON(wrap("pre_tokenizer", component))
 		if err != nil {
 			t.Errorf("refused: %v", err)
@@ -476,35 +491,44 @@ func compareTexts(t *testing.T, o *oracle, tok *Tokenizer, data []byte, texts []
 	}
 }
 
+const splitAtBlanks = `"pre_tokenizer":{"type":"WhitespaceSplit"},`
+
+// handmadeModels have the rarer options.
+var handmadeModels = []string{
+	file(`{"type":"BPE","vocab":{"a":0,"##a":1,"##b":2,"ab":3,"##ab":4,"b":5,"##c":6,"##bc":7,"abc":8,"abab":9,"u":10},"merges":["##b ##c","a ##b","a ##bc","##a ##b","ab ##ab"],
+		"continuing_subword_prefix":"##","unk_token":"u"}`, splitAtBlanks),
+	file(`{"type":"BPE","vocab":{"a":0,"a</w>":1,"b":2,"b</w>":3,"ab</w>":4,"ab":5,"abab</w>":6,"c":7,"u":8},"merges":["a b</w>","a b","ab ab</w>"],"end_of_word_suffix":"</w>","unk_token":"u","fuse_unk":true}`, splitAtBlanks),
+	file(`{"type":"BPE","vocab":{"a":0,"##a":1,"##b</w>":2,"ab</w>":3,"c</w>":4,"<0x23>":5,"<0x62>":6,"<0x63>":7},"merges":["a ##b</w>"],"continuing_subword_prefix":"##","end_of_word_suffix":"</w>","byte_fallback":true}`, splitAtBlanks),
+	file(`{"type":"BPE","vocab":{"a":0,"b":1,"aa":2,"aaa":3,"aaaa":4,"ab":5,"ba":6,"aba":7},"merges":["aa a","a a","aa aa","a b","b a","ab a","a ba"]}`, ""),
+	file(`{"type":"BPE","vocab":{"a":0,"b":1,"u":2,"ua":3,"uu":4},"merges":["u u","u a"],"unk_token":"u"}`, ""),
+	file(`{"type":"Unigram","unk_id":0,"vocab":[["<u>",0],["a",-1],["b",-1.5],["ab",-2.5],["aba",-3.5],["ca",-1],["<",-3]]}`, ""),
+	file(`{"type":"Unigram","unk_id":2,"vocab":[["a",-1],["abc",-1],["c",-9],["ab",-0.25],["bc",-1.75]],"byte_fallback":true}`, ""),
+	file(`{"type":"WordPiece","vocab":{"u":0,"a":1,"ab":2,"##c":3,"##ca":4,"##a":5,"b":6},"unk_token":"u","continuing_subword_prefix":"##","max_input_chars_per_word":6}`, splitAtBlanks),
+	file(`{"type":"WordLevel","vocab":{"u":0,"a":1,"ab":2,"ca":3},"unk_token":"u"}`, splitAtBlanks),
+}
+
+// fewLetters are texts for handmadeModels.
+func fewLetters(n, length int) []string {
+	rng := rand.New(rand.NewPCG(7, 7))
+	texts := make([]string, n)
+	for i := range texts {
+		for range rng.IntN(length) {
+			texts[i] += string("aaaabbbcc d"[rng.IntN(11)])
+		}
+	}
+	return texts
+}
+
 // TestOracleHandmade compares small models, on texts of few letters.
 func TestOracleHandmade(t *testing.T) {
 	o := newOracle(t)
-	words := `"pre_tokenizer":{"type":"WhitespaceSplit"},`
-	for _, data := range []string{
-		file(`{"type":"BPE","vocab":{"a":0,"##a":1,"##b":2,"ab":3,"##ab":4,"b":5,"##c":6,"##bc":7,"abc":8,"abab":9,"u":10},"merges":["##b ##c","a ##b","a ##bc","##a ##b","ab ##ab"],
-			"continuing_subword_prefix":"##","unk_token":"u"}`, words),
-		file(`{"type":"BPE","vocab":{"a":0,"a</w>":1,"b":2,"b</w>":3,"ab</w>":4,"ab":5,"abab</w>":6,"c":7,"u":8},"merges":["a b</w>","a b","ab ab</w>"],"end_of_word_suffix":"</w>","unk_token":"u","fuse_unk":true}`, words),
-		file(`{"type":"BPE","vocab":{"a":0,"##a":1,"##b</w>":2,"ab</w>":3,"c</w>":4,"<0x23>":5,"<0x62>":6,"<0x63>":7},"merges":["a ##b</w>"],"continuing_subword_prefix":"##","end_of_word_suffix":"</w>","byte_fallback":true}`, words),
-		file(`{"type":"BPE","vocab":{"a":0,"b":1,"aa":2,"aaa":3,"aaaa":4,"ab":5,"ba":6,"aba":7},"merges":["aa a","a a","aa aa","a b","b a","ab a","a ba"]}`, ""),
-		file(`{"type":"BPE","vocab":{"a":0,"b":1,"u":2,"ua":3,"uu":4},"merges":["u u","u a"],"unk_token":"u"}`, ""),
-		file(`{"type":"Unigram","unk_id":0,"vocab":[["<u>",0],["a",-1],["b",-1.5],["ab",-2.5],["aba",-3.5],["ca",-1],["<",-3]]}`, ""),
-		file(`{"type":"Unigram","unk_id":2,"vocab":[["a",-1],["abc",-1],["c",-9],["ab",-0.25],["bc",-1.75]],"byte_fallback":true}`, ""),
-		file(`{"type":"WordPiece","vocab":{"u":0,"a":1,"ab":2,"##c":3,"##ca":4,"##a":5,"b":6},"unk_token":"u","continuing_subword_prefix":"##","max_input_chars_per_word":6}`, words),
-		file(`{"type":"WordLevel","vocab":{"u":0,"a":1,"ab":2,"ca":3},"unk_token":"u"}`, words),
-	} {
+	for _, data := range handmadeModels {
 		tok, err := FromJSON([]byte(data))
 		if err != nil {
 			t.Errorf("%v\n%s", err, data)
 			continue
 		}
-		rng := rand.New(rand.NewPCG(7, 7))
-		texts := make([]string, 300)
-		for i := range texts {
-			for range rng.IntN(150) {
-				texts[i] += string("aaaabbbcc d"[rng.IntN(11)])
-			}
-		}
-		compareTexts(t, o, tok, []byte(data), texts)
+		compareTexts(t, o, tok, []byte(data), fewLetters(300, 150))
 	}
 }
 
