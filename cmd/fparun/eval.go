@@ -31,7 +31,7 @@ func newEval() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(*cobra.Command, []string) error { return cli.Usage("say what to measure; see fparun eval --help") },
 	}
-	c.AddCommand(newPasskey())
+	c.AddCommand(newPasskey(), newPerplexity())
 	return c
 }
 

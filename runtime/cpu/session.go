@@ -35,7 +35,7 @@ type buffers struct {
 	moved          []float32   // [Hf], how far the base moved at this token
 	out, gate      []float32   // [H*dv]
 	ffnGate, ffnUp []float32   // [F]
-	logits         []float32   // [V], one token
+	logits         []float32   // [V], of up to logitRows tokens
 	scores         [][]float32 // [thread][slots]
 }
 
@@ -90,7 +90,7 @@ func (s *Session) Feed(ids []int32, want func(position int) bool, each func(posi
 }
 
 func (s *Session) feedChunk(ids []int32, want func(int) bool, each func(int, []float32) error) error {
-	m, b, n := s.e.model, &s.buf, len(ids)
+	m, n := s.e.model, len(ids)
 	first := s.Len()
 	s.resize(n)
 	if err := s.embed(ids); err != nil {
@@ -101,16 +101,43 @@ func (s *Session) feedChunk(ids []int32, want func(int) bool, each func(int, []f
 		s.feedForward(&m.Layers[i], n)
 	}
 	s.cache.Advance(n)
+	var rows []int // tokens of the chunk whose logits are wanted
 	for t := range n {
-		if !want(first + t) {
-			continue
+		if want(first + t) {
+			rows = append(rows, t)
 		}
-		kernels.RMSNorm(b.h[:m.Hidden], b.x[t*m.Hidden:(t+1)*m.Hidden], m.FinalNorm, m.NormEps)
-		s.project(1, m.Hidden, b.h, job{m.Output, b.logits})
-		if err := finite(b.logits, first+t); err != nil {
+	}
+	for len(rows) > 0 {
+		k := min(len(rows), logitRows)
+		if err := s.output(rows[:k], first, each); err != nil {
 			return err
 		}
-		if err := each(first+t, b.logits); err != nil {
+		rows = rows[k:]
+	}
+	return nil
+}
+
+// logitRows is the number of tokens whose logits are computed in one pass over
+// the output matrix.
+const logitRows = 32
+
+// output computes the logits of some tokens of the chunk and passes them on.
+func (s *Session) output(rows []int, first int, each func(int, []float32) error) error {
+	m, b, d := s.e.model, &s.buf, s.e.model.Hidden
+	if need := len(rows) * m.VocabSize; cap(b.logits) < need {
+		b.logits = make([]float32, need)
+	}
+	logits := b.logits[:len(rows)*m.VocabSize]
+	for i, t := range rows {
+		kernels.RMSNorm(b.h[i*d:(i+1)*d], b.x[t*d:(t+1)*d], m.FinalNorm, m.NormEps)
+	}
+	s.project(len(rows), d, b.h, job{m.Output, logits})
+	for i, t := range rows {
+		row := logits[i*m.VocabSize : (i+1)*m.VocabSize]
+		if err := finite(row, first+t); err != nil {
+			return err
+		}
+		if err := each(first+t, row); err != nil {
 			return err
 		}
 	}
@@ -159,9 +186,6 @@ func (s *Session) resize(n int) {
 	}
 	grow(&b.ffnGate, m.FeedForward)
 	grow(&b.ffnUp, m.FeedForward)
-	if b.logits == nil {
-		b.logits = make([]float32, m.VocabSize)
-	}
 }
 
 // embed looks the rows of the tokens up.
