@@ -455,3 +455,77 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 }
+
+// TestRunawayGates feeds 65,536 tokens of forgetting heads whose fields run away:
+// one falls by 2 a token, to -134,000, one hardly at all. At sampled positions the
+// output must be that of float64 over all keys.
+func TestRunawayGates(t *testing.T) {
+	const tokens, every = 65536, 4093
+	s := Shape{Layers: 1, QueryHeads: 2, KeyHeads: 2, FieldHeads: 2, KeyDim: 4, ValueDim: 4, Type: quant.F32}
+	rng := rand.New(rand.NewPCG(6, 6))
+	for _, p := range []Policy{{Mode: Off}, {Mode: Exact, Bound: []float32{2.01, 2.01}}} {
+		c, err := New(s, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		walk := NewWalk(2)
+		sums := make([][2]float64, tokens) // the fields, in float64
+		keys, values := make([][]float32, tokens), make([][]float32, tokens)
+		scores := make([]float32, tokens+PageSlots)
+		var sum [2]float64
+		for i := range tokens {
+			q := make([]float32, 8)
+			keys[i], values[i] = make([]float32, 8), make([]float32, 8)
+			for j := range q {
+				q[j], keys[i][j], values[i][j] = 2*rng.Float32()-1, 2*rng.Float32()-1, 2*rng.Float32()-1
+			}
+			y := make([]float32, 8)
+			for h, g := range c.Groups(0) {
+				inc := -math.Log1p(math.Exp(rng.NormFloat64() - 10)) // log sigmoid of about 10
+				if h == 0 {
+					inc = -math.Log1p(math.Exp(rng.NormFloat64() + 1.9))
+				}
+				sum[h] += inc
+				field, moved := walk.Step(h, inc)
+				if moved != 0 {
+					g.Shift(0, moved)
+				}
+				f := []float32{float32(field)}
+				g.Step(f)
+				g.Append(keys[i][4*h:4*h+4], values[i][4*h:4*h+4], f, []float32{posInf})
+				if p.Mode == Exact && h == 0 || i%every == every-1 {
+					g.Attend(0, y[4*h:4*h+4], q[4*h:4*h+4], 0.5, 1, scores)
+					g.Evict([]float32{1})
+				}
+			}
+			sums[i] = sum
+			c.Advance(1)
+			if i%every != every-1 {
+				continue
+			}
+			for h := range 2 {
+				var out [4]float64
+				total := 0.0
+				for j := 0; j <= i; j++ {
+					dot := 0.0
+					for d := 4 * h; d < 4*h+4; d++ {
+						dot += float64(q[d]) * float64(keys[j][d])
+					}
+					w := math.Exp(0.5*dot + sums[i][h] - sums[j][h])
+					total += w
+					for d := range out {
+						out[d] += w * float64(values[j][4*h+d])
+					}
+				}
+				for d := range out {
+					if diff := math.Abs(out[d]/total - float64(y[4*h+d])); !(diff < 5e-6) {
+						t.Errorf("cache %s, head %d, token %d: the output is off by %g", p.Mode, h, i, diff)
+					}
+				}
+			}
+		}
+		if st := c.Stats(); p.Mode == Exact && st.Live[0][0] > 100 {
+			t.Errorf("%d keys of the head that forgets are live", st.Live[0][0])
+		}
+	}
+}
