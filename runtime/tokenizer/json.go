@@ -159,7 +159,8 @@ func (o *object) get(name string, value any) bool {
 		return false
 	}
 	if err := json.Unmarshal(raw, value); err != nil {
-		o.err = malformed(o.where+"."+name, "found %.40s, expected a %T", raw, value)
+		where := strings.TrimPrefix(o.where+"."+name, ".")
+		o.err = malformed(where, "found %.40s, expected a %T", raw, value)
 		return false
 	}
 	return true
@@ -425,8 +426,8 @@ func (t *Tokenizer) setVocab(vocab map[string]int32, where string) error {
 	for _, id := range vocab {
 		highest = max(highest, id)
 	}
-	if int(highest) >= 4*len(vocab)+1024 {
-		return malformed(where, "the highest id is %d, but there are only %d tokens", highest, len(vocab))
+	if err := checkHighest(highest, len(vocab), where); err != nil {
+		return err
 	}
 	size := int(highest) + 1
 	t.tokens = make([]string, size)
@@ -442,6 +443,14 @@ func (t *Tokenizer) setVocab(vocab map[string]int32, where string) error {
 		t.ids[token] = id
 	}
 	t.definition.modelSize = len(vocab)
+	return nil
+}
+
+// checkHighest bounds the memory that ids ask for.
+func checkHighest(highest int32, tokens int, where string) error {
+	if int(highest) >= 4*tokens+1024 {
+		return malformed(where, "the highest id is %d, but there are only %d tokens", highest, tokens)
+	}
 	return nil
 }
 

@@ -19,6 +19,11 @@ type Stream struct {
 func (t *Tokenizer) NewStream(skipSpecial bool) *Stream {
 	s := &Stream{t: t, skip: skipSpecial}
 	sink := func(text string) { s.out.WriteString(text) }
+	if t.escape == EscapeJSON {
+		out, u := sink, &unescapeStream{}
+		sink = func(text string) { u.push(text, out) }
+		s.done = append(s.done, func() { u.flush(out) })
+	}
 	// Find how many steps can work token by token; the rest waits for Flush.
 	var steps []streamStep
 	fused := false

@@ -31,6 +31,7 @@ import (
 
 // A Tokenizer turns text into token ids and back. FromJSON and FromVocab make one.
 type Tokenizer struct {
+	escape        TextEscape
 	normalizer    normalizer // nil: none
 	preTokenizers []preTokenizer
 	model         model
@@ -124,6 +125,12 @@ func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
 		return nil, fmt.Errorf("tokenizer: text of %d bytes; at most %d can be encoded at once", len(text), maxText)
 	}
 	text = toValid(text)
+	if t.escape == EscapeJSON {
+		if n := escapedLen(text); n > maxText {
+			return nil, fmt.Errorf("tokenizer: text of %d bytes when escaped as JSON; at most %d can be encoded at once", n, maxText)
+		}
+		text = escapeJSON(text)
+	}
 	w, ok := t.workers.Get().(*worker)
 	if !ok {
 		w = t.newWorker()
@@ -171,7 +178,11 @@ func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) (string, error) {
 			tokens = append(tokens, token)
 		}
 	}
-	return decodeAll(t.decoder, tokens), nil
+	text := decodeAll(t.decoder, tokens)
+	if t.escape == EscapeJSON {
+		text = unescapeJSON(text)
+	}
+	return text, nil
 }
 
 func (t *Tokenizer) unknownID(id int32) error {
