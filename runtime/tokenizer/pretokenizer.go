@@ -27,10 +27,14 @@ type budget struct {
 // tokenizers stay below 20.
 const maxGrowth = 64
 
+// maxGrown bounds the length of any text after normalization: places in it are
+// 32 bit numbers.
+const maxGrown = math.MaxInt32 - 1<<17
+
 // newBudget is the budget for a text of n bytes.
 func newBudget(n int) *budget {
 	return &budget{
-		bytes: min(maxGrowth*n+1<<16, math.MaxInt32-1),
+		bytes: maxGrowth*min(n, maxGrown/maxGrowth) + 1<<16,
 		regex: regexBase + time.Duration(n)*regexPerByte,
 	}
 }
