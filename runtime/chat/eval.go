@@ -230,11 +230,11 @@ func (e *evaluator) exec(s stmt) (control, error) {
 			return c, err
 		}
 		e.leaveScope(s.scope)
-		text, err := e.str(v)
-		if err == nil {
-			err = e.write(text)
+		out, ok := text(v)
+		if !ok { // Jinja2 does not turn this into text, as it does elsewhere
+			return normal, at(failed("expected text from the filter, not %s", typeName(v)), s.pos)
 		}
-		return normal, at(err, s.pos)
+		return normal, at(e.write(out), s.pos)
 	case *generationStmt:
 		err := e.call(e.act, s.scope.level, func() error {
 			if err := e.enterScope(s.scope); err != nil {

@@ -102,6 +102,8 @@ x\n\n
 {% set x | default(s) %}a{% endset %}{{ x }}
 {{ s }}{% set x | default(s) %}a{% endset %}{{ x }}
 {% filter upper %}a{{ n }}b{% endfilter %}{% filter replace('a', s) | trim %} xa {% endfilter %}
+{% filter length %}ab{% endfilter %}
+{% set q | length %}ab{% endset %}{{ q + 1 }}
 {% set a, b = 1, 2 %}{{ a }}{{ b }}{% set (c, d2) = [3, 4] %}{{ c }}{{ d2 }}{% set a, b = b, a %}{{ a }}{{ b }}
 {% set _ = l.append(4) %}{{ l }}
 {% set x = l.append %}{{ x is defined }}[{{ x }}]
