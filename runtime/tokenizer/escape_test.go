@@ -216,6 +216,9 @@ func escaping(t testing.TB, folder string) *Tokenizer {
 	if tok.TextEscape() != EscapeJSON {
 		t.Fatalf("TextEscape is %q", tok.TextEscape())
 	}
+	if v, err := tok.Vocab(); err != nil || v.Inexact != "text is escaped as JSON first" {
+		t.Fatalf("Vocab: %q, %v", v.Inexact, err)
+	}
 	return tok
 }
 

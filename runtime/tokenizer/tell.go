@@ -66,6 +66,9 @@ func (t *Tokenizer) Vocab() (Vocab, error) {
 		return Vocab{}, unsupported("", "GGUF has no words for the model %s", t.definition.model)
 	}
 	t.tellTemplate(&v, inexact)
+	if t.escape != EscapeNone {
+		inexact("text is escaped as %s first", strings.ToUpper(string(t.escape)))
+	}
 	v.Inexact = strings.Join(reasons, "; ")
 	return v, nil
 }

@@ -1,7 +1,8 @@
 // Package tokenizer turns text into token ids and back.
 //
 // A tokenizer is read from the tokenizer.json of Hugging Face's tokenizers
-// library, or from the vocabulary in a GGUF file (the tokenizer.ggml keys):
+// library, from the vocabulary in a GGUF file (the tokenizer.ggml keys), or from
+// the vocab.json and merges.txt of GPT-2's older tokenizer (VocabMerges):
 //
 //   - https://huggingface.co/docs/tokenizers/components
 //   - https://github.com/ggml-org/ggml/blob/master/docs/gguf.md#tokenizer
@@ -9,7 +10,7 @@
 // Text passes a pipeline: added tokens are cut out, the rest is normalized, cut
 // into pieces by the pre-tokenizers, and each piece is turned into tokens by the
 // model (BPE, Unigram, WordPiece or WordLevel); the post-processor adds tokens
-// such as the beginning of the sequence. Ids are those that the library gives.
+// such as the beginning of the sequence. A TextEscape comes before all. Ids are those that the library gives.
 // What the library can do and this package cannot is refused by name when the
 // file is read; a file is never read in part.
 //
