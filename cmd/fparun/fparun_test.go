@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -215,6 +216,10 @@ func TestUsage(t *testing.T) {
 		{1, "", []string{"-m", "fparun_test.go", "-p", "x"}},
 		{2, "--ids-file", []string{"logits", "-m", m}},
 		{2, "--output", []string{"bench", "-m", m, "-o", "xml"}},
+		{2, "--chat", []string{"-m", m, "-p", "x", "--system", "y"}},
+		{1, "no chat template", []string{"-m", m, "-p", "x", "--chat"}},
+		{2, "--window", []string{"eval", "perplexity", "-m", m, "-p", "x", "--window", "1"}},
+		{1, "tokens", []string{"eval", "perplexity", "-m", m, "-p", "x", "--window", "10"}},
 		{2, "data", []string{"eval", "passkey", "-m", m}},
 	} {
 		mustFail(t, c.code, c.says, c.args...)
@@ -289,6 +294,64 @@ func TestBench(t *testing.T) {
 	}
 	if out, _ := mustRun(t, "bench", "-m", gguf(t), "-p", "20", "-n", "0", "-r", "1"); !strings.Contains(out, "| pp20 | 0 |") {
 		t.Errorf("%s", out)
+	}
+}
+
+// TestEvalPerplexity scores a text in one piece and in windows, and compares with
+// logits of the model itself.
+func TestEvalPerplexity(t *testing.T) {
+	m := gguf(t)
+	text := strings.Repeat("The tall sailor worked beside the bridge before the storm. ", 20)
+	run := func(args ...string) (p perplexity) {
+		out, _ := mustRun(t, append([]string{"eval", "perplexity", "-m", m, "-p", text, "--json"}, args...)...)
+		if err := json.Unmarshal([]byte(out), &p); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	whole := run("--cache", "off")
+	if whole.Scored != whole.Tokens-1 || whole.Windows != 1 || whole.Perplexity < 1 || whole.Perplexity > 100 {
+		t.Errorf("%+v", whole)
+	}
+	if p := run("--cache", "off", "-b", "7", "-t", "1"); !(math.Abs(p.NLL-whole.NLL) < 1e-5) {
+		t.Errorf("in chunks of 7: %+v, whole: %+v", p, whole)
+	}
+	half := run("--window", "50", "--second-half")
+	if half.Windows != whole.Tokens/50 || half.Scored != 25*half.Windows {
+		t.Errorf("%+v", half)
+	}
+	// By hand, from the logits.
+	dir := t.TempDir()
+	ids, _ := mustRun(t, "tokenize", "-m", m, "-p", text, "--ids")
+	file, out := filepath.Join(dir, "ids"), filepath.Join(dir, "logits")
+	if err := os.WriteFile(file, []byte(ids), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	mustRun(t, "logits", "-m", m, "--ids-file", file, "-o", out)
+	f, err := safetensors.Open(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	x, _ := f.Lookup("logits")
+	logits := make([]float32, len(x.Data)/4)
+	if err := quant.Decode(logits, x.DType, x.Data); err != nil {
+		t.Fatal(err)
+	}
+	list, err := parseIDs(ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vocab, sum := int(x.Shape[1]), 0.0
+	for i, id := range list[1:] {
+		z := 0.0
+		for _, l := range logits[i*vocab : (i+1)*vocab] {
+			z += math.Exp(float64(l))
+		}
+		sum += math.Log(z) - float64(logits[i*vocab+int(id)])
+	}
+	if got := sum / float64(len(list)-1); !(math.Abs(got-whole.NLL) < 1e-3) {
+		t.Errorf("by hand %g, eval perplexity gives %g", got, whole.NLL)
 	}
 }
 

@@ -30,6 +30,8 @@ type generateFlags struct {
 	stop        []string
 	ignoreEnd   bool
 	stats, json bool
+	chat        bool
+	system      string
 }
 
 func newRoot() *cobra.Command {
@@ -65,6 +67,8 @@ Exit codes: 0 done, 1 failed, 2 usage.`,
 	fl.Uint64VarP(&f.seed, "seed", "s", 0, "seed of the sampler (default: random, and printed); fixes the output for any number of threads")
 	fl.StringArrayVar(&f.stop, "stop", nil, "text that ends the generation; may be given several times")
 	fl.BoolVar(&f.ignoreEnd, "ignore-eos", false, "do not stop at the model's end tokens")
+	fl.BoolVar(&f.chat, "chat", false, "put the prompt into the model's chat template, as the user's message")
+	fl.StringVar(&f.system, "system", "", "with --chat: a system message before it")
 	fl.BoolVar(&f.stats, "stats", false, "print timings and the state of the cache to stderr")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object with text, timings and cache on stdout, instead of the text")
 	c.AddCommand(newLogits(), newTokenize(), newBench(), newEval())
@@ -90,6 +94,9 @@ func runGenerate(c *cobra.Command, f *generateFlags) error {
 	if err := f.check(); err != nil {
 		return err
 	}
+	if f.system != "" && !f.chat {
+		return cli.Usage("--system is of use with --chat alone")
+	}
 	text, err := f.text.read(c.InOrStdin())
 	if err != nil {
 		return err
@@ -103,7 +110,13 @@ func runGenerate(c *cobra.Command, f *generateFlags) error {
 	if err != nil {
 		return err
 	}
-	prompt, err := t.Encode(text, tokenizer.EncodeOptions{AddSpecial: true, ParseSpecial: true})
+	if f.chat {
+		if text, err = chatPrompt(r.file, t, f.system, text); err != nil {
+			return err
+		}
+	}
+	// A template writes the tokens that begin a text itself.
+	prompt, err := t.Encode(text, tokenizer.EncodeOptions{AddSpecial: !f.chat, ParseSpecial: true})
 	if err != nil {
 		return err
 	}
