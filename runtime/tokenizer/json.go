@@ -1,11 +1,9 @@
 package tokenizer
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -58,7 +56,9 @@ func checkJSON(data []byte) error {
 	}
 	var discard json.RawMessage
 	var syntax *json.SyntaxError
-	if err := json.Unmarshal(data, &discard); errors.As(err, &syntax) {
+	if json.Valid(data) {
+		// The usual case, without a copy.
+	} else if err := json.Unmarshal(data, &discard); errors.As(err, &syntax) {
 		return &format.FormatError{Offset: syntax.Offset, Msg: fmt.Sprintf("not JSON: %v", err)}
 	} else if err != nil {
 		return &format.FormatError{Offset: -1, Msg: fmt.Sprintf("not JSON: %v", err)}
@@ -103,38 +103,11 @@ type object struct {
 	err    error
 }
 
-// members calls f with each member of a JSON object, in order.
-func members(raw json.RawMessage, where string, f func(key string, dec *json.Decoder) error) error {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.UseNumber()
-	open, err := dec.Token()
-	if err != nil {
-		return malformed(where, "not JSON: %v", err)
-	}
-	if open != json.Delim('{') {
-		return malformed(where, "found %.20q, expected an object", string(raw))
-	}
-	for dec.More() {
-		key, err := dec.Token()
-		if err != nil {
-			return malformed(where, "not JSON: %v", err)
-		}
-		if err := f(key.(string), dec); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func readObject(raw json.RawMessage, where string) *object {
 	o := &object{where: where, fields: make(map[string]json.RawMessage)}
-	o.err = members(raw, where, func(key string, dec *json.Decoder) error {
+	o.err = members(raw, where, func(key string, value json.RawMessage) error {
 		if _, double := o.fields[key]; double {
 			return malformed(where, "the field %q stands there twice", key)
-		}
-		var value json.RawMessage
-		if err := dec.Decode(&value); err != nil {
-			return malformed(where, "not JSON: %v", err)
 		}
 		o.fields[key] = value
 		return nil
@@ -457,15 +430,10 @@ func checkHighest(highest int32, tokens int, where string) error {
 // readVocab reads an object of tokens and their ids.
 func readVocab(raw json.RawMessage, where string) (map[string]int32, error) {
 	vocab := make(map[string]int32)
-	err := members(raw, where, func(token string, dec *json.Decoder) error {
-		value, err := dec.Token()
-		if err != nil {
-			return malformed(where, "not JSON: %v", err)
-		}
-		number, ok := value.(json.Number)
-		id, err := strconv.ParseInt(string(number), 10, 64)
-		if !ok || err != nil || id < 0 || id > maxID {
-			return malformed(where, "the id of %q is %v, expected a number from 0 to %d", token, value, maxID)
+	err := members(raw, where, func(token string, value json.RawMessage) error {
+		id, err := strconv.ParseInt(string(value), 10, 64)
+		if err != nil || id < 0 || id > maxID {
+			return malformed(where, "the id of %q is %.40s, expected a number from 0 to %d", token, value, maxID)
 		}
 		if _, double := vocab[token]; double {
 			return malformed(where, "the token %q stands there twice", token)
@@ -478,40 +446,32 @@ func readVocab(raw json.RawMessage, where string) (map[string]int32, error) {
 
 // readMerges reads merges, written "a b" or ["a", "b"].
 func readMerges(raw json.RawMessage, where string) ([]bpeMerge, error) {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	if open, err := dec.Token(); err != nil || open != json.Delim('[') {
-		return nil, malformed(where, "found %.20s, expected an array", raw)
-	}
 	var merges []bpeMerge
-	for i := 0; dec.More(); i++ {
-		token, err := dec.Token()
-		if err != nil && err != io.EOF {
-			return nil, malformed(where, "not JSON: %v", err)
-		}
+	err := elements(raw, where, func(i int, value json.RawMessage) error {
 		var parts []string
-		switch token := token.(type) {
-		case string:
-			if strings.HasPrefix(token, "#version") {
-				continue
+		if line, ok := stringValue(value); ok {
+			if strings.HasPrefix(line, "#version") {
+				return nil
 			}
-			parts = strings.Split(token, " ")
-		case json.Delim:
-			for dec.More() {
-				part, err := dec.Token()
-				s, ok := part.(string)
-				if err != nil || !ok {
-					return nil, malformed(where, "merge %d has the part %v, expected a string", i, part)
+			parts = strings.Split(line, " ")
+		} else {
+			err := elements(value, fmt.Sprintf("%s: merge %d", where, i), func(_ int, value json.RawMessage) error {
+				part, ok := stringValue(value)
+				if !ok {
+					return malformed(where, "merge %d has the part %.40s, expected a string", i, value)
 				}
-				parts = append(parts, s)
-			}
-			if _, err := dec.Token(); err != nil {
-				return nil, malformed(where, "not JSON: %v", err)
+				parts = append(parts, part)
+				return nil
+			})
+			if err != nil {
+				return err
 			}
 		}
 		if len(parts) != 2 {
-			return nil, malformed(where, "merge %d has %d parts, expected 2 tokens", i, len(parts))
+			return malformed(where, "merge %d has %d parts, expected 2 tokens", i, len(parts))
 		}
 		merges = append(merges, bpeMerge{parts[0], parts[1]})
-	}
-	return merges, nil
+		return nil
+	})
+	return merges, err
 }

@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -134,30 +133,33 @@ func (t *Tokenizer) parseUnigram(o *object) error {
 
 // readScores reads an array of pairs of a token and its score.
 func readScores(raw json.RawMessage, where string) (tokens []string, scores []float64, err error) {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	next := func() json.Token {
-		var token json.Token
-		if err == nil {
-			token, err = dec.Token()
+	err = elements(raw, where, func(i int, pair json.RawMessage) error {
+		var text string
+		var score float64
+		good := true
+		n := 0
+		err := elements(pair, fmt.Sprintf("%s[%d]", where, i), func(k int, value json.RawMessage) error {
+			switch n++; k {
+			case 0:
+				text, good = stringValue(value)
+			case 1:
+				good = good && string(value) != "null" && json.Unmarshal(value, &score) == nil
+			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
-		return token
-	}
-	if next() != json.Delim('[') {
-		return nil, nil, malformed(where, "expected an array of tokens and scores")
-	}
-	for dec.More() && err == nil {
-		open := next()
-		text, isText := next().(string)
-		score, isNumber := next().(float64)
-		if open != json.Delim('[') || !isText || !isNumber || next() != json.Delim(']') || err != nil {
-			return nil, nil, malformed(fmt.Sprintf("%s[%d]", where, len(tokens)), "expected a token and its score")
+		if !good || n != 2 {
+			return malformed(fmt.Sprintf("%s[%d]", where, i), "found %.40s, expected a token and its score", pair)
 		}
-		if err := checkLength(text, int32(len(tokens)), where); err != nil {
-			return nil, nil, err
+		if err := checkLength(text, int32(i), where); err != nil {
+			return err
 		}
 		tokens, scores = append(tokens, text), append(scores, score)
-	}
-	return tokens, scores, nil
+		return nil
+	})
+	return tokens, scores, err
 }
 
 // maxTokenLength bounds the length in bytes of the tokens of Unigram and

@@ -408,15 +408,11 @@ func checkContent(t *fileToken, where string) error {
 // decoderList reads added_tokens_decoder: AddedTokens by their ids.
 func (s *settings) decoderList(raw json.RawMessage) error {
 	const name = "added_tokens_decoder"
-	return members(raw, name, func(key string, dec *json.Decoder) error {
+	return members(raw, name, func(key string, value json.RawMessage) error {
 		where := fmt.Sprintf("%s[%.20q]", name, key)
 		id, err := strconv.ParseInt(key, 10, 64)
 		if err != nil || id < 0 || id > maxID {
 			return malformed(where, "expected an id from 0 to %d", maxID)
-		}
-		var value json.RawMessage
-		if err := dec.Decode(&value); err != nil {
-			return malformed(where, "not JSON: %v", err)
 		}
 		t := fileToken{ID: int32(id)}
 		if err := t.parse(value, where); err != nil {
