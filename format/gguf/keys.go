@@ -63,6 +63,11 @@ const (
 	KeyChatTemplate       = "tokenizer.chat_template"                 // str; named ones at KeyChatTemplate + "." + name
 	KeyChatTemplates      = "tokenizer.chat_templates"                // [str], the names
 
+	// KeyTextEscape says how text is rewritten before it is tokenized and after it
+	// is decoded, which neither KeyHFTokenizer nor the keys above can say: "json"
+	// is tokenizer.EscapeJSON. Absent: text is taken as it is.
+	KeyTextEscape = "fpaconv.tokenizer.text_escape" // str
+
 	// Provenance, written by this module's converter.
 	KeySourceSHA256        = "fpaconv.source.sha256"          // str
 	KeySourceFormat        = "fpaconv.source.format"          // str

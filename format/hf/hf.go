@@ -59,7 +59,7 @@ const (
 // Options says where to find what is not beside the weights.
 type Options struct {
 	ConfigPath    string        // in place of config.json; may be empty
-	TokenizerPath string        // a tokenizer.json, or a folder with one; may be empty
+	TokenizerPath string        // a tokenizer.json, or a folder with one or other files of a tokenizer; may be empty
 	NoConfig      bool          // a missing configuration is an empty one
 	Limits        format.Limits // the zero value is the default
 }
@@ -77,6 +77,7 @@ type Checkpoint struct {
 	configPath       string
 	configJSON       []byte
 	config           *Config
+	tokenizerDir     string
 	tokenizerJSON    []byte
 	tokenizerConfig  []byte
 	generationConfig []byte
@@ -390,23 +391,25 @@ func (c *Checkpoint) readConfig(weights string, opts Options) (err error) {
 // readTokenizer reads the tokenizer and what belongs to it. path is
 // Options.TokenizerPath.
 func (c *Checkpoint) readTokenizer(path string) (err error) {
-	dir := c.dir
-	if path == "" {
-		if c.tokenizerJSON, err = c.optional(dir, tokenizerFile, c.lim.HeaderBytes); err != nil {
-			return err
-		}
-	} else {
+	dir, isFile := c.dir, false
+	if path != "" {
 		info, err := os.Stat(path)
 		if err != nil {
 			return err
 		}
-		if info.IsDir() {
-			path = filepath.Join(path, tokenizerFile)
+		dir = path
+		if isFile = !info.IsDir(); isFile {
+			dir = filepath.Dir(path)
 		}
-		dir = filepath.Dir(path)
-		if c.tokenizerJSON, err = readSmall(path, c.lim.HeaderBytes); err != nil {
-			return err
-		}
+	}
+	c.tokenizerDir = dir
+	if isFile {
+		c.tokenizerJSON, err = readSmall(path, c.lim.HeaderBytes)
+	} else {
+		c.tokenizerJSON, err = c.optional(dir, tokenizerFile, c.lim.HeaderBytes)
+	}
+	if err != nil {
+		return err
 	}
 	if c.tokenizerConfig, err = c.optional(dir, tokenizerConfigFile, maxConfigBytes); err != nil {
 		return err
@@ -494,14 +497,14 @@ func readSmall(path string, most int64) ([]byte, error) {
 	return append([]byte{}, f.Bytes()...), nil
 }
 
-// ReadFile is the content of another file of the checkpoint's folder, such as
-// vocab.json or merges.txt; nil without an error when there is none. name is
-// a plain file name.
-func (c *Checkpoint) ReadFile(name string) ([]byte, error) {
+// ReadTokenizerFile is the content of another file beside tokenizer.json, or in
+// the folder where it would be, such as vocab.json or merges.txt; nil without an
+// error when there is none. name is a plain file name.
+func (c *Checkpoint) ReadTokenizerFile(name string) ([]byte, error) {
 	if err := checkName(name); err != nil {
 		return nil, fmt.Errorf("%q: %w", name, err)
 	}
-	return c.optional(c.dir, name, c.lim.HeaderBytes)
+	return c.optional(c.tokenizerDir, name, c.lim.HeaderBytes)
 }
 
 // Tensors is every tensor of all shards, sorted by name. The slice is the

@@ -124,14 +124,14 @@ func TestOpenFolder(t *testing.T) {
 		if c.ChatTemplate() != "{{ x }}" || string(c.GenerationConfig()) != `{"eos_token_id":[1,2]}` || c.TokenizerConfig() == nil {
 			t.Errorf("template %q, generation %s, tokenizer config %s", c.ChatTemplate(), c.GenerationConfig(), c.TokenizerConfig())
 		}
-		if merges, err := c.ReadFile("merges.txt"); err != nil || string(merges) != "#version: 0.2" {
+		if merges, err := c.ReadTokenizerFile("merges.txt"); err != nil || string(merges) != "#version: 0.2" {
 			t.Errorf("merges.txt: %q, %v", merges, err)
 		}
-		if missing, err := c.ReadFile("vocab.json"); err != nil || missing != nil {
+		if missing, err := c.ReadTokenizerFile("vocab.json"); err != nil || missing != nil {
 			t.Errorf("vocab.json: %q, %v", missing, err)
 		}
-		if _, err := c.ReadFile("../x"); err == nil {
-			t.Error("ReadFile left the folder")
+		if _, err := c.ReadTokenizerFile("../x"); err == nil {
+			t.Error("ReadTokenizerFile left the folder")
 		}
 	}
 }
@@ -154,7 +154,11 @@ func TestOptions(t *testing.T) {
 	if string(c.TokenizerJSON()) != "folder" {
 		t.Errorf("tokenizer of a folder: %s", c.TokenizerJSON())
 	}
-	for _, opts := range []Options{{ConfigPath: filepath.Join(other, "none")}, {TokenizerPath: filepath.Join(other, "none")}, {TokenizerPath: t.TempDir()}} {
+	c = mustOpen(t, dir, Options{TokenizerPath: folder(t, map[string]string{"vocab.json": "elsewhere"})})
+	if vocab, err := c.ReadTokenizerFile("vocab.json"); err != nil || string(vocab) != "elsewhere" || c.TokenizerJSON() != nil {
+		t.Errorf("tokenizer of a folder: vocab.json %q, %v, tokenizer.json %q", vocab, err, c.TokenizerJSON())
+	}
+	for _, opts := range []Options{{ConfigPath: filepath.Join(other, "none")}, {TokenizerPath: filepath.Join(other, "none")}} {
 		if _, err := Open(dir, opts); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%+v: %v, expected a missing file", opts, err)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/firstpassage/fpa/format/gguf"
 	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/model"
+	"github.com/firstpassage/fpa/runtime/tokenizer"
 )
 
 // Options steer a conversion.
@@ -325,6 +326,12 @@ func (c *conversion) tokenizer() error {
 			return err
 		}
 		c.kv = append(c.kv, kv...)
+		if v.Inexact != "" {
+			c.report.Notes = append(c.report.Notes, "other GGUF tools may give some texts other token ids: "+v.Inexact)
+		}
+	}
+	if e := t.TextEscape(); e != tokenizer.EscapeNone {
+		c.kv = append(c.kv, gguf.KV{Key: gguf.KeyTextEscape, Value: gguf.ValueOf(string(e))})
 	}
 	if data != nil {
 		var small bytes.Buffer

@@ -16,7 +16,7 @@ import (
 // OpenOptions say where to look for what is not beside the model.
 type OpenOptions struct {
 	ConfigPath    string // config.json of a checkpoint
-	TokenizerPath string // tokenizer.json of a checkpoint
+	TokenizerPath string // tokenizer.json of a checkpoint, or a folder with its tokenizer
 	MappingPath   string // how to read a checkpoint of unknown naming, see Mapping
 }
 
@@ -103,6 +103,13 @@ func (f *File) openCheckpoint(o OpenOptions) (err error) {
 	if err != nil {
 		return err
 	}
+	if o.TokenizerPath != "" {
+		if data, err := f.TokenizerJSON(); err != nil {
+			return fmt.Errorf("%s: %w", o.TokenizerPath, err)
+		} else if data == nil {
+			return fmt.Errorf("%s: found no tokenizer, expected tokenizer.json, or vocab.json and merges.txt", o.TokenizerPath)
+		}
+	}
 	if f.Parts, err = FromCheckpoint(f.Checkpoint, mapping); err != nil {
 		return err
 	}
@@ -144,10 +151,15 @@ func (f *File) DataFiles() []string {
 	return f.Checkpoint.Files()
 }
 
-// TokenizerJSON is the whole tokenizer.json, nil when the model carries none.
+// TokenizerJSON is the whole tokenizer.json, nil when the model carries none. For
+// a checkpoint with vocab.json and merges.txt in its place, it is the same
+// tokenizer as a tokenizer.json.
 func (f *File) TokenizerJSON() ([]byte, error) {
 	if f.Checkpoint != nil {
-		return f.Checkpoint.TokenizerJSON(), nil
+		if data := f.Checkpoint.TokenizerJSON(); data != nil {
+			return data, nil
+		}
+		return tokenizerOfVocabMerges(f.Checkpoint)
 	}
 	s, present, err := f.GGUF.Str(gguf.KeyHFTokenizer)
 	if !present || err != nil {
@@ -185,6 +197,19 @@ func (f *File) Tokenizer() (*tokenizer.Tokenizer, error) {
 }
 
 func (f *File) readTokenizer() (*tokenizer.Tokenizer, error) {
+	t, err := f.plainTokenizer()
+	if err != nil {
+		return nil, err
+	}
+	escape, err := f.textEscape()
+	if err != nil {
+		return nil, err
+	}
+	return t, t.SetTextEscape(escape)
+}
+
+// plainTokenizer reads the tokenizer but for its text escape.
+func (f *File) plainTokenizer() (*tokenizer.Tokenizer, error) {
 	data, err := f.TokenizerJSON()
 	if err != nil {
 		return nil, err
@@ -200,6 +225,38 @@ func (f *File) readTokenizer() (*tokenizer.Tokenizer, error) {
 		return nil, err
 	}
 	return tokenizer.FromVocab(v)
+}
+
+// textEscape is how the model's tokenizer escapes text.
+func (f *File) textEscape() (tokenizer.TextEscape, error) {
+	if f.Checkpoint != nil {
+		return tokenizer.TextEscapeOf(f.Checkpoint.TokenizerConfig())
+	}
+	s, _, err := f.GGUF.Str(gguf.KeyTextEscape)
+	return tokenizer.TextEscape(s), err
+}
+
+// tokenizerOfVocabMerges is the tokenizer of a checkpoint without a
+// tokenizer.json, as one; nil when it has no other kind that can be read.
+func tokenizerOfVocabMerges(c *hf.Checkpoint) ([]byte, error) {
+	v := tokenizer.VocabMerges{Config: c.TokenizerConfig()}
+	for name, data := range map[string]*[]byte{
+		"vocab.json": &v.Vocab, "merges.txt": &v.Merges, "special_tokens_map.json": &v.SpecialTokens, "added_tokens.json": &v.Added,
+	} {
+		var err error
+		if *data, err = c.ReadTokenizerFile(name); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case v.Vocab == nil && v.Merges == nil:
+		return nil, nil
+	case v.Vocab == nil:
+		return nil, errors.New("found merges.txt but no vocab.json, expected both, or a tokenizer.json")
+	case v.Merges == nil:
+		return nil, errors.New("found vocab.json but no merges.txt, expected both, or a tokenizer.json")
+	}
+	return v.JSON()
 }
 
 // EndTokens are the ids that end a generation: those that the model names, or
