@@ -10,7 +10,7 @@ EXACT = 2.0**-25  # removed weight allowed in total a query head in exact mode
 FACTORS = (1, 2, 4, 8, 16, 32, 64)
 
 
-def generate(model, rows, eps, limit=12, chunk=64):
+def generate(model, rows, eps, limit=12, chunk=32):
     """Greedy continuations of prompts of one length (lists of ids), up to and with the end
     token, at most `limit` tokens; and the keys held at the end, [layers, B, H].
 

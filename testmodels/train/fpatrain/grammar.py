@@ -35,9 +35,9 @@ NUMBERED = (
 )
 
 
-def key_number(rng):
-    """Five digits, the first may be 0."""
-    return "".join(rng.choice("0123456789") for _ in range(5))
+def key_number(rng, digits="0123456789"):
+    """Five of the digits given; the first may be 0."""
+    return "".join(rng.choice(digits) for _ in range(5))
 
 
 def filler(rng):

@@ -14,7 +14,7 @@ from .model import Decoder
 
 @dataclass
 class Recipe:
-    """Settings of one run; the defaults are those of the published model."""
+    """Settings of one run; passkey.py holds those of the published model."""
 
     seed: int = 0
     steps: int = 1700
@@ -27,6 +27,10 @@ class Recipe:
     # 2^32 keys weigh alike.
     margin: float = math.log(2.0**32) + math.log(2.0**25)
     phases: tuple = data.PHASES
+    # Share of keys of few digits.
+    repetitive: float = 0.0
+    # Drift at the start of the fourth head, a layer.
+    steady_biases: tuple = (-0.05, 0.05)
 
 
 def parameter_groups(model, rate):
@@ -67,16 +71,19 @@ def living(penalty, bound, margin):
     return (torch.relu(1 - per_unit * penalty).sum() - outside) / pairs
 
 
-def train(config, recipe, tokenizer, log=print):
-    """A trained Decoder. Deterministic for a seed and a number of threads."""
+def train(config, recipe, tokenizer, log=print, model=None):
+    """A trained Decoder: a new one, or `model` trained further (its optimiser starts anew).
+    Deterministic for a seed and a number of threads."""
     torch.manual_seed(recipe.seed)
     rng = random.Random(f"train-{recipe.seed}")
     pieces = data.Pieces(tokenizer)
-    model = Decoder(config)
+    if model is None:
+        model = Decoder(config, recipe.steady_biases)
     optimiser = torch.optim.AdamW(parameter_groups(model, recipe.rate), betas=(0.9, 0.98))
     began = time.time()
     for step in range(recipe.steps):
-        ids, answers, texts = data.training_batch(rng, pieces, *data.phase(step, recipe.steps, recipe.phases))
+        ids, answers, texts = data.training_batch(
+            rng, pieces, *data.phase(step, recipe.steps, recipe.phases), recipe.repetitive)
         logits, penalties = model(ids[:, :-1])
         nll = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
         text_loss = nll[texts[:, 1:].flatten()].mean()
