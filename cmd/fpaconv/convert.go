@@ -57,7 +57,7 @@ the check is not kept (exit code 3). Other exit codes: 1 failed, 2 usage.`,
 	fl.StringVar(&f.to, "to", "", "kind of file to write: gguf (default: by the extension of --output)")
 	fl.StringVar(&f.typ, "type", "f16", "type of the matrices: "+strings.Join(typeNames(), ", ")+"; norms, biases and fields stay f32")
 	fl.StringVar(&f.config, "config", "", "config.json, when it is not beside the checkpoint")
-	fl.StringVar(&f.tokenizer, "tokenizer", "", "tokenizer.json, when it is not beside the checkpoint")
+	fl.StringVar(&f.tokenizer, "tokenizer", "", "tokenizer.json, or the folder of a tokenizer, when it is not beside the checkpoint")
 	fl.BoolVar(&f.verify, "verify", true, "run source and file and compare their logits")
 	fl.BoolVar(&f.noVerify, "no-verify", false, "do not")
 	fl.Float64Var(&f.atol, "atol", 0, "largest difference of a logit that passes (default: by --type, printed)")

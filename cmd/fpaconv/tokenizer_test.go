@@ -114,12 +114,39 @@ func TestVocabMerges(t *testing.T) {
 			t.Errorf("%s: stderr %q", class, stderr)
 		}
 
+		if isJSON {
+			checkUnknownEscape(t, path)
+		}
+
 		// The converted file again, and the tokenizer from another folder.
 		again := filepath.Join(t.TempDir(), "y.gguf")
 		mustRun(t, path, "-o", again)
 		checkTokenizer(t, again, model.OpenOptions{}, text, want...)
 		elsewhere := write(t, t.TempDir(), files)
 		checkTokenizer(t, passkey, model.OpenOptions{TokenizerPath: elsewhere}, text, want...)
+	}
+}
+
+// checkUnknownEscape: a file with another escape is refused.
+func checkUnknownEscape(t *testing.T, path string) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, after, ok := strings.Cut(string(data), gguf.KeyTextEscape)
+	if !ok {
+		t.Fatalf("%s has no %s", path, gguf.KeyTextEscape)
+	}
+	other := filepath.Join(t.TempDir(), "other.gguf")
+	write(t, filepath.Dir(other), map[string]string{"other.gguf": before + gguf.KeyTextEscape + strings.Replace(after, "json", "yaml", 1)})
+	f, err := model.Open(other, model.OpenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.Tokenizer(); err == nil || !strings.Contains(err.Error(), `text escape: found "yaml", can do "json"`) {
+		t.Errorf("error %v", err)
 	}
 }
 

@@ -179,7 +179,7 @@ func (f *File) ChatTemplate() (string, error) {
 
 // ErrNoTokenizer says that a model carries no tokenizer, so that it takes and
 // gives ids alone.
-var ErrNoTokenizer = errors.New("the model carries no tokenizer, so it cannot take text; add a tokenizer.json and convert it again, or give token ids")
+var ErrNoTokenizer = errors.New("the model carries no tokenizer, so it cannot take text; add a tokenizer.json, or vocab.json and merges.txt, and convert it again, or give token ids")
 
 // Tokenizer reads the model's tokenizer: tokenizer.json where it is carried, or
 // else the vocabulary in the GGUF metadata. Every id it gives is inside the

@@ -119,8 +119,8 @@ const maxText = math.MaxInt32 / 4
 // Encode is the token ids of a text. In a text that is not UTF-8, each longest
 // piece that could begin a character, and each other wrong byte, is read as
 // U+FFFD. An error means that the text has a character that the tokenizer
-// cannot represent, is longer than 512 MiB, or that a pattern in the
-// tokenizer's file takes too long on it.
+// cannot represent, is longer than 512 MiB (with its TextEscape too), or that a
+// pattern in the tokenizer's file takes too long on it.
 func (t *Tokenizer) Encode(text string, o EncodeOptions) ([]int32, error) {
 	if len(text) > maxText {
 		return nil, fmt.Errorf("tokenizer: text of %d bytes; at most %d can be encoded at once", len(text), maxText)
