@@ -162,14 +162,20 @@ type (
 	}
 	macroStmt struct {
 		pos      int
-		name     *nameExpr
+		name     *nameExpr // nil for the body of a call block
 		params   []*nameExpr
 		defaults []expr // of the last parameters
 		body     []stmt
 
 		scope           *scope
 		kwargs, varargs bool // the body reads kwargs, varargs
-		caller          bool // the body reads caller, which is never given
+		caller          bool // the body reads caller
+	}
+	// callStmt is {% call %}: a call that is given the body as the macro caller.
+	callStmt struct {
+		pos  int
+		call *callExpr
+		body *macroStmt
 	}
 	filterStmt struct {
 		pos    int
@@ -194,6 +200,7 @@ func (*ifStmt) stmtNode()          {}
 func (*forStmt) stmtNode()         {}
 func (*withStmt) stmtNode()        {}
 func (*macroStmt) stmtNode()       {}
+func (*callStmt) stmtNode()        {}
 func (*filterStmt) stmtNode()      {}
 func (*generationStmt) stmtNode()  {}
 func (*loopControlStmt) stmtNode() {}

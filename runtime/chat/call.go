@@ -100,11 +100,11 @@ const maxRange = 100_000
 
 // globals are the functions every template has.
 var globals = map[string]*function{
-	"range":           {"range", callRange},
-	"dict":            {"dict", callDict},
-	"namespace":       {"namespace", callNamespace},
-	"raise_exception": {"raise_exception", callRaise},
-	"strftime_now":    {"strftime_now", callStrftime},
+	"range":           {callRange},
+	"dict":            {callDict},
+	"namespace":       {callNamespace},
+	"raise_exception": {callRaise},
+	"strftime_now":    {callStrftime},
 }
 
 func callRange(_ *evaluator, args arguments) (value, error) {

@@ -14,8 +14,8 @@
 // The rule of this package is that a template is rendered exactly as Jinja2
 // renders it, white space and Python's way of writing values included, or
 // refused with an error. What is refused by name, before anything is rendered:
-// the statements include, import, from, extends, block, call, autoescape, do
-// and trans; recursive loops; argument unpacking; the filters attr,
+// the statements include, import, from, extends, block, autoescape, do and
+// trans; recursive loops; argument unpacking; the filters attr,
 // filesizeformat, forceescape, groupby, pprint, random, striptags, urlencode,
 // urlize, wordcount, wordwrap and xmlattr; the tests filter and test; the
 // functions cycler, joiner and lipsum; methods that are not listed in

@@ -227,7 +227,7 @@ func TestErrors(t *testing.T) {
 		{"{% from 'x' import y %}", Unsupported, 1, 4, "'from'"},
 		{"{% extends 'x' %}", Unsupported, 1, 4, "'extends'"},
 		{"{% block x %}{% endblock %}", Unsupported, 1, 4, "'block'"},
-		{"{% call f() %}{% endcall %}", Unsupported, 1, 4, "'call'"},
+		{"{% call f %}{% endcall %}", Syntax, 1, 9, "expected a call"},
 		{"{% if false %}{{ x|xmlattr }}{% endif %}", Unsupported, 1, 20, "filter 'xmlattr'"},
 		{"{% if false %}{{ x|map('nope') }}{% endif %}", Unsupported, 1, 24, "filter 'nope'"},
 		{"{% if false %}{{ x|selectattr('a', 'nope') }}{% endif %}", Unsupported, 1, 36, "test 'nope'"},

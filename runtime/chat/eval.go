@@ -221,6 +221,8 @@ func (e *evaluator) exec(s stmt) (control, error) {
 	case *macroStmt:
 		e.store(s.name.level, s.name.name, &macro{def: s, home: e.act})
 		return normal, at(e.alloc(valueBytes), s.pos)
+	case *callStmt:
+		return normal, at(e.execCall(s), s.pos)
 	case *filterStmt:
 		if err := e.enterScope(s.scope); err != nil {
 			return normal, at(err, s.pos)
@@ -230,11 +232,7 @@ func (e *evaluator) exec(s stmt) (control, error) {
 			return c, err
 		}
 		e.leaveScope(s.scope)
-		out, ok := text(v)
-		if !ok { // Jinja2 does not turn this into text, as it does elsewhere
-			return normal, at(failed("expected text from the filter, not %s", typeName(v)), s.pos)
-		}
-		return normal, at(e.write(out), s.pos)
+		return normal, at(e.writeText(v), s.pos)
 	case *generationStmt:
 		err := e.call(e.act, s.scope.level, func() error {
 			if err := e.enterScope(s.scope); err != nil {
@@ -257,6 +255,37 @@ func (e *evaluator) exec(s stmt) (control, error) {
 		return continuing, nil
 	}
 	return normal, nil
+}
+
+// writeText prints what a filter block or a call block gives. Jinja2 does not
+// turn it into text, as it does elsewhere.
+func (e *evaluator) writeText(v value) error {
+	s, ok := text(v)
+	if !ok {
+		return failed("expected text from the block, not %s", typeName(v))
+	}
+	return e.write(s)
+}
+
+func (e *evaluator) execCall(s *callStmt) error {
+	f, err := e.eval(s.call.x)
+	if err != nil {
+		return err
+	}
+	args, err := e.evalArgs(s.call.args)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(args.names, "caller") {
+		return failed("argument 'caller' given twice")
+	}
+	args.names = append(slices.Clone(args.names), "caller")
+	args.named = append(args.named, &macro{def: s.body, home: e.act})
+	v, err := e.callValue(f, args)
+	if err != nil {
+		return err
+	}
+	return e.writeText(v)
 }
 
 func (e *evaluator) execSetBlock(s *setBlockStmt) (control, error) {
@@ -579,6 +608,14 @@ type macro struct {
 	home *activation
 }
 
+// title is the name of a macro in messages.
+func (s *macroStmt) title() string {
+	if s.name == nil {
+		return "caller"
+	}
+	return s.name.name
+}
+
 // call runs the macro and returns what it prints.
 func (m *macro) call(e *evaluator, args arguments) (value, error) {
 	def := m.def
@@ -588,7 +625,7 @@ func (m *macro) call(e *evaluator, args arguments) (value, error) {
 	err := e.call(m.home, level, func() error {
 		given := len(args.positional)
 		if given > len(def.params) && !def.varargs {
-			return failed("macro '%s' takes not more than %d argument(s)", def.name.name, len(def.params))
+			return failed("macro '%s' takes not more than %d argument(s)", def.title(), len(def.params))
 		}
 		missing := []int{}
 		for i, p := range def.params {
@@ -606,7 +643,16 @@ func (m *macro) call(e *evaluator, args arguments) (value, error) {
 			named = slices.Delete(slices.Clone(named), at, at+1)
 		}
 		if def.caller {
-			e.store(level, "caller", &undefined{"No caller defined"})
+			var caller value
+			if at := slices.Index(names, "caller"); at >= 0 {
+				caller = named[at]
+				names = slices.Delete(slices.Clone(names), at, at+1)
+				named = slices.Delete(slices.Clone(named), at, at+1)
+			}
+			if caller == nil {
+				caller = &undefined{"No caller defined"}
+			}
+			e.store(level, "caller", caller)
 		}
 		if def.kwargs {
 			d := newDict()
@@ -615,7 +661,7 @@ func (m *macro) call(e *evaluator, args arguments) (value, error) {
 			}
 			e.store(level, "kwargs", d)
 		} else if len(names) > 0 {
-			return failed("macro '%s' takes no keyword argument '%s'", def.name.name, names[0])
+			return failed("macro '%s' takes no keyword argument '%s'", def.title(), names[0])
 		}
 		if def.varargs {
 			rest := args.positional[min(given, len(def.params)):]

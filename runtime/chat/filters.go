@@ -359,10 +359,10 @@ func filterTruncate(e *evaluator, v value, a bound) (value, error) {
 	return s + end, nil
 }
 
-// valueError marks the errors that int and float answer with their default.
-var valueError = errors.New("value error")
+// errValue marks the errors that int and float answer with their default.
+var errValue = errors.New("value error")
 
-func isValueError(err error) bool { return errors.Is(err, valueError) }
+func isValueError(err error) bool { return errors.Is(err, errValue) }
 
 // toFloat is float(v).
 func toFloat(v value) (float64, error) {
@@ -374,7 +374,7 @@ func toFloat(v value) (float64, error) {
 	}
 	i, f, isFloat, ok := number(v)
 	if !ok {
-		return 0, valueError
+		return 0, errValue
 	}
 	if !isFloat {
 		f = float64(i)
@@ -391,15 +391,15 @@ func parseFloat(s string) (float64, error) {
 	}
 	word := strings.ToLower(strings.TrimLeft(s, "+-"))
 	if word != "inf" && word != "infinity" && word != "nan" && strings.Trim(word, "0123456789_.e+-") != "" {
-		return 0, valueError
+		return 0, errValue
 	}
 	s, ok := dropUnderscores(s)
 	if !ok {
-		return 0, valueError
+		return 0, errValue
 	}
 	f, err := strconv.ParseFloat(s, 64)
 	if err != nil && !isRange(err) {
-		return 0, valueError
+		return 0, errValue
 	}
 	return f, nil
 }
@@ -422,14 +422,14 @@ func parseInt(s string) (int64, error) {
 	}
 	s, ok := dropUnderscores(s)
 	if !ok {
-		return 0, valueError
+		return 0, errValue
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if isRange(err) {
 		return 0, refused("%s", errInt)
 	}
 	if err != nil {
-		return 0, valueError
+		return 0, errValue
 	}
 	return n, nil
 }

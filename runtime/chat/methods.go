@@ -12,12 +12,16 @@ type methodDef struct {
 	sig      signature
 	call     func(e *evaluator, self value, a bound) (value, error)
 	variadic func(e *evaluator, self value, a arguments) (value, error)
+	named    bool // arguments can be given by name; most of Python's take none
 	mutates  bool
 }
 
 func (m *methodDef) invoke(e *evaluator, self value, name string, args arguments) (value, error) {
 	if m.variadic != nil {
 		return m.variadic(e, self, args)
+	}
+	if len(args.names) > 0 && !m.named {
+		return nil, failed("%s takes no keyword arguments", name)
 	}
 	a, err := m.sig.bind(name, args)
 	if err != nil {
@@ -35,6 +39,24 @@ func strMethod(s string, f func(e *evaluator, s string, a bound) (value, error))
 		}
 		return f(e, text, a)
 	}}
+}
+
+// withNames is strMethod for a method whose arguments have names.
+func withNames(s string, f func(e *evaluator, s string, a bound) (value, error)) *methodDef {
+	m := strMethod(s, f)
+	m.named = true
+	return m
+}
+
+// searchMethod is strMethod for a method that searches; the bounds that Python
+// lets it have are refused.
+func searchMethod(f func(e *evaluator, s string, a bound) (value, error)) *methodDef {
+	return strMethod("sub ? start end", func(e *evaluator, s string, a bound) (value, error) {
+		if a.has(1) {
+			return nil, refused("bounds of a search in text")
+		}
+		return f(e, s, a)
+	})
 }
 
 // stringMethod is a method without arguments that returns a string.
@@ -80,7 +102,7 @@ func stripMethod(left, right bool) *methodDef {
 }
 
 func splitMethod(f func(s string, sep *string, max int64) ([]string, error)) *methodDef {
-	return strMethod("? sep maxsplit", func(e *evaluator, s string, a bound) (value, error) {
+	return withNames("? sep maxsplit", func(e *evaluator, s string, a bound) (value, error) {
 		var sep *string
 		if a.or(0, nil) != nil {
 			text, err := a.str(0, "")
@@ -114,7 +136,7 @@ func stringValues(parts []string) []value {
 
 // affixMethod is str.startswith or str.endswith, of a string or a tuple of them.
 func affixMethod(match func(s, affix string) bool) *methodDef {
-	return strMethod("affix", func(_ *evaluator, s string, a bound) (value, error) {
+	return searchMethod(func(_ *evaluator, s string, a bound) (value, error) {
 		l, ok := a[0].(*list)
 		if !ok || !l.tuple {
 			affix, err := a.str(0, "")
@@ -135,7 +157,7 @@ func affixMethod(match func(s, affix string) bool) *methodDef {
 
 // findMethod is str.find and its kin; must makes a miss an error.
 func findMethod(index func(s, sub string) int, must bool) *methodDef {
-	return strMethod("sub", func(_ *evaluator, s string, a bound) (value, error) {
+	return searchMethod(func(_ *evaluator, s string, a bound) (value, error) {
 		sub, err := a.str(0, "")
 		if err != nil {
 			return nil, err
@@ -273,7 +295,10 @@ var countMethod = &methodDef{sig: sig("value"), call: func(e *evaluator, self va
 }}
 
 // indexMethod is list.index or tuple.index.
-var indexMethod = &methodDef{sig: sig("value"), call: func(e *evaluator, self value, a bound) (value, error) {
+var indexMethod = &methodDef{sig: sig("value ? start end"), call: func(e *evaluator, self value, a bound) (value, error) {
+	if a.has(1) {
+		return nil, refused("bounds of a search in a list")
+	}
 	for i, item := range self.(*list).items {
 		eq, err := e.equal(item, a[0])
 		if err != nil {
@@ -330,7 +355,7 @@ var methods = map[string]map[string]*methodDef{
 		"isalnum":      digitMethod(func(r rune) bool { return isDigitRune(r) || unicode.IsLetter(r) }),
 		"removeprefix": affixCut(strings.TrimPrefix),
 		"removesuffix": affixCut(strings.TrimSuffix),
-		"splitlines": strMethod("? keepends", func(e *evaluator, s string, a bound) (value, error) {
+		"splitlines": withNames("? keepends", func(e *evaluator, s string, a bound) (value, error) {
 			if err := e.alloc(len(s)); err != nil {
 				return nil, err
 			}
@@ -351,7 +376,7 @@ var methods = map[string]map[string]*methodDef{
 			}
 			return e.replace(s, old, new, count)
 		}),
-		"count": strMethod("sub", func(_ *evaluator, s string, a bound) (value, error) {
+		"count": searchMethod(func(_ *evaluator, s string, a bound) (value, error) {
 			sub, err := a.str(0, "")
 			return int64(strings.Count(s, sub)), err
 		}),

@@ -153,7 +153,6 @@ var refusedTags = map[string]string{
 	"from":       "a chat template stands alone, there is no loader",
 	"extends":    "a chat template stands alone, there is no loader",
 	"block":      "there is no template inheritance",
-	"call":       "call blocks are not implemented",
 	"autoescape": "text is never escaped",
 	"do":         "Hugging Face does not enable it either; use {% set _ = … %}",
 	"trans":      "translation is not enabled",
@@ -187,6 +186,8 @@ func (p *parser) statement() ([]stmt, error) {
 		s, err = p.with(t.pos)
 	case "macro":
 		s, err = p.macro(t.pos)
+	case "call":
+		s, err = p.callBlock(t.pos)
 	case "filter":
 		s, err = p.filterBlock(t.pos)
 	case "generation":
@@ -326,41 +327,68 @@ func (p *parser) macro(pos int) (stmt, error) {
 	if s.name, err = p.storeName(); err != nil {
 		return nil, err
 	}
-	if err := p.expectOp("("); err != nil {
+	if err := p.signature(s); err != nil {
 		return nil, err
+	}
+	s.body, err = p.outsideLoop("endmacro")
+	return s, err
+}
+
+func (p *parser) callBlock(pos int) (stmt, error) {
+	body := &macroStmt{pos: pos}
+	if p.isOp("(") {
+		if err := p.signature(body); err != nil {
+			return nil, err
+		}
+	}
+	x, err := p.expression()
+	if err != nil {
+		return nil, err
+	}
+	call, ok := x.(*callExpr)
+	if !ok {
+		return nil, syntaxError(x.node().pos, "expected a call")
+	}
+	body.body, err = p.outsideLoop("endcall")
+	return &callStmt{pos: pos, call: call, body: body}, err
+}
+
+// signature parses the parameters of a macro.
+func (p *parser) signature(s *macroStmt) error {
+	if err := p.expectOp("("); err != nil {
+		return err
 	}
 	for !p.isOp(")") {
 		if len(s.params) > 0 {
 			if err := p.expectOp(","); err != nil {
-				return nil, err
+				return err
 			}
 		}
 		param, err := p.storeName()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for _, other := range s.params {
 			if other.name == param.name {
-				return nil, syntaxError(param.pos, "parameter '%s' twice", param.name)
+				return syntaxError(param.pos, "parameter '%s' twice", param.name)
 			}
 		}
 		if param.name == "caller" {
-			return nil, unsupported(param.pos, "macro parameter named 'caller'")
+			return unsupported(param.pos, "macro parameter named 'caller'")
 		}
 		if p.skipOp("=") {
 			x, err := p.expression()
 			if err != nil {
-				return nil, err
+				return err
 			}
 			s.defaults = append(s.defaults, x)
 		} else if len(s.defaults) > 0 {
-			return nil, syntaxError(param.pos, "parameter '%s' without a default follows one with", param.name)
+			return syntaxError(param.pos, "parameter '%s' without a default follows one with", param.name)
 		}
 		s.params = append(s.params, param)
 	}
 	p.next()
-	s.body, err = p.outsideLoop("endmacro")
-	return s, err
+	return nil
 }
 
 // outsideLoop parses a body that break and continue cannot leave, and its end.

@@ -197,6 +197,8 @@ func (t *symbolTable) analyze(body []stmt) {
 			}
 		case *macroStmt:
 			t.store(s.name.name)
+		case *callStmt:
+			t.expr(s.call)
 		case *filterStmt:
 			t.expr(s.filter)
 		}
@@ -285,7 +287,15 @@ func (t *symbolTable) resolveStmt(s stmt) error {
 		}
 		return c.resolve(s.body)
 	case *macroStmt:
-		return t.resolveMacro(s)
+		if err := t.resolveMacro(s); err != nil {
+			return err
+		}
+		return t.bind(s.name)
+	case *callStmt:
+		if err := t.resolveMacro(s.body); err != nil {
+			return err
+		}
+		return t.bind(s.call)
 	case *filterStmt:
 		c := t.inner(func(c *symbolTable) {
 			c.analyze(s.body)
@@ -384,10 +394,7 @@ func (t *symbolTable) resolveMacro(s *macroStmt) error {
 	if err := c.bind(s.defaults...); err != nil {
 		return err
 	}
-	if err := c.resolve(s.body); err != nil {
-		return err
-	}
-	return t.bind(s.name)
+	return c.resolve(s.body)
 }
 
 // bind gives the names in expressions their levels.
@@ -508,13 +515,10 @@ func eachNameIn(target expr, body []stmt, f func(*nameExpr)) {
 			}
 			eachNameIn(nil, s.body, f)
 		case *macroStmt:
-			for _, p := range s.params {
-				f(p)
-			}
-			for _, x := range s.defaults {
-				eachName(x, f)
-			}
-			eachNameIn(nil, s.body, f)
+			eachNameInMacro(s, f)
+		case *callStmt:
+			eachName(s.call, f)
+			eachNameInMacro(s.body, f)
 		case *filterStmt:
 			eachNameIn(nil, s.body, f)
 			eachName(s.filter, f)
@@ -522,6 +526,16 @@ func eachNameIn(target expr, body []stmt, f func(*nameExpr)) {
 			eachNameIn(nil, s.body, f)
 		}
 	}
+}
+
+func eachNameInMacro(s *macroStmt, f func(*nameExpr)) {
+	for _, p := range s.params {
+		f(p)
+	}
+	for _, x := range s.defaults {
+		eachName(x, f)
+	}
+	eachNameIn(nil, s.body, f)
 }
 
 // undeclared is those of names that body reads before anything in it, inner

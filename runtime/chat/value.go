@@ -173,7 +173,6 @@ type namespace struct{ attrs *dict }
 
 // function is a global function.
 type function struct {
-	name string
 	call func(e *evaluator, args arguments) (value, error)
 }
 
@@ -618,6 +617,10 @@ func (e *evaluator) writeRepr(b *strings.Builder, v value, depth int) error {
 		}
 		b.WriteByte('>')
 	case *macro:
+		if v.def.name == nil {
+			b.WriteString("<Macro anonymous>")
+			break
+		}
 		b.WriteString("<Macro ")
 		writeStringRepr(b, v.def.name.name)
 		b.WriteByte('>')

@@ -97,6 +97,22 @@ x\n\n
 {% macro f() %}{% for x in l %}{{ loop.index }}{% endfor %}{% endmacro %}{{ f() }}
 {% for x in l %}{% macro f() %}{{ loop.index }}{% endmacro %}{{ f() }}{% endfor %}
 {% call f() %}{% endcall %}
+{% macro f(x) %}<{{ x }}{{ caller() }}{{ caller is callable }}>{% endmacro %}{% call f(1) %}body {{ n }}{% endcall %}{% call f(x=2) %}{% set n = 8 %}{{ n }}{% endcall %}{{ n }}
+{% macro f() %}{{ caller(1, b=2) }}{{ caller(3) }}{% endmacro %}{% call(a, b=9) f() %}{{ a }}{{ b }};{% endcall %}
+{% macro f() %}{{ caller }}{% endmacro %}{% call f() %}{% endcall %}{{ f() }}{{ f(caller=none) }}{{ f(caller=5) }}
+{% macro f() %}x{% endmacro %}{% call f() %}{% endcall %}
+{% macro f() %}{{ kwargs|list }}{% endmacro %}{% call f() %}{% endcall %}
+{% macro g() %}g{{ caller() }}{% endmacro %}{% macro f() %}{% call g() %}{{ caller is defined }}{% endcall %}{{ caller() }}{% endmacro %}{% call f() %}in{% endcall %}
+{% for x in l %}{% macro f() %}[{{ caller() }}]{% endmacro %}{% call f() %}{{ x }}{{ loop.index }}{% endcall %}{% endfor %}
+{% call range(3) %}{% endcall %}
+{% call dict() %}{% endcall %}
+{% call f %}{% endcall %}
+{% call s.upper() %}{% endcall %}
+!{{ 'abab'.find('a', 1) }}
+{{ 'ab'.replace('a', 'b', count=1) }}
+{{ s.startswith(prefix='H') }}
+{{ d.get(key='b') }}
+{{ 'a\nb'.splitlines(keepends=true) }}
 {% set x %}a {{ n }}\n{% endset %}[{{ x }}]
 {% set x | upper | replace('A', 'b') %}a {{ n }}\n{% endset %}[{{ x }}]
 {% set x | default(s) %}a{% endset %}{{ x }}
