@@ -147,7 +147,7 @@ func callDict(e *evaluator, args arguments) (value, error) {
 	if len(args.positional) == 1 {
 		if src, ok := args.positional[0].(*dict); ok {
 			for i, k := range src.keys {
-				if err := d.set(k, src.values[i]); err != nil {
+				if err := e.setKey(d, k, src.values[i]); err != nil {
 					return nil, err
 				}
 			}
@@ -164,7 +164,7 @@ func callDict(e *evaluator, args arguments) (value, error) {
 				if len(pair) != 2 {
 					return nil, failed("dictionary update sequence element has length %d; 2 is required", len(pair))
 				}
-				if err := d.set(pair[0], pair[1]); err != nil {
+				if err := e.setKey(d, pair[0], pair[1]); err != nil {
 					return nil, err
 				}
 			}

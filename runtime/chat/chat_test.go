@@ -318,6 +318,10 @@ func TestHostile(t *testing.T) {
 		"deep target":         "{% set " + long("(", 50000) + "a" + long(")", 50000) + " = 1 %}",
 		"deep macros":         long("{% macro f() %}", 15000),
 		"long template":       long("x", 1<<20),
+		"long lengths":        "{% set s = 'x' * 10**7 %}{% for i in range(100000) %}{% if s|length == 0 %}{% endif %}{% endfor %}",
+		"long keys":           "{% set s = 'x' * 10**7 %}{% for i in range(100000) %}{% if {}[s] %}{% endif %}{% endfor %}",
+		"long comparisons":    "{% set s = 'x' * 7000000 %}{% set t = 'x' * 7000000 %}{% for i in range(100000) %}{% if s != t %}{% endif %}{% endfor %}",
+		"long titles":         "{% set s = 'é ' * 10**5 %}{% for i in range(100000) %}{% set t = s.title() %}{% endfor %}",
 		"many ifs":            long("{% if a %}{% set a"+long("b", 10)+" = 1 %}{% endif %}", 5000) + "{{ 'a' * 10**9 }}",
 	}
 	// The defaults end these too, but take seconds where they are reached.

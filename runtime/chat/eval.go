@@ -43,6 +43,9 @@ func (e *evaluator) charge(n int) error {
 	return nil
 }
 
+// scan counts the work of reading n bytes of text.
+func (e *evaluator) scan(n int) error { return e.charge(n / 32) }
+
 // alloc counts n bytes of new values and text.
 func (e *evaluator) alloc(n int) error {
 	if n > e.lim.AllocBytes-e.bytes {

@@ -172,7 +172,7 @@ func (e *evaluator) evalDict(x *dictExpr) (value, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := d.set(k, v); err != nil {
+		if err := e.setKey(d, k, v); err != nil {
 			return nil, err
 		}
 	}
@@ -311,8 +311,11 @@ func (e *evaluator) item(v, i value) (value, error) {
 			index = 1
 		}
 	}
-	if s, ok := i.(markup); ok {
-		i = string(s)
+	if s, ok := text(i); ok {
+		if err := e.scan(len(s)); err != nil {
+			return nil, err
+		}
+		i = s
 	}
 	switch v := v.(type) {
 	case *undefined:
@@ -333,7 +336,7 @@ func (e *evaluator) item(v, i value) (value, error) {
 	case string:
 		if isInt {
 			if r, ok := runeAt(v, index); ok {
-				return r, e.charge(1 + len(v)/64)
+				return r, e.scan(len(v))
 			}
 		}
 	case markup:

@@ -37,7 +37,7 @@ func textFilter(s string, f func(e *evaluator, s string, a bound) (value, error)
 		if err != nil {
 			return nil, err
 		}
-		if err := e.charge(1 + len(text)/64); err != nil {
+		if err := e.scan(len(text)); err != nil {
 			return nil, err
 		}
 		return f(e, text, a)
@@ -68,6 +68,9 @@ func init() { // not a literal: map and its kin look filters up themselves
 		n, ok := length(v)
 		if !ok {
 			return nil, failed("object of type '%s' has no len()", typeName(v))
+		}
+		if s, ok := text(v); ok {
+			return n, e.scan(len(s))
 		}
 		return n, nil
 	}}
@@ -157,7 +160,12 @@ func init() { // not a literal: map and its kin look filters up themselves
 		"indent":   {sig: sig("? width first blank"), call: filterIndent},
 		"truncate": {sig: sig("? length killwords end leeway"), call: filterTruncate},
 		"int":      {sig: sig("? default base"), call: filterInt},
-		"float": {sig: sig("? default"), call: func(_ *evaluator, v value, a bound) (value, error) {
+		"float": {sig: sig("? default"), call: func(e *evaluator, v value, a bound) (value, error) {
+			if s, ok := text(v); ok {
+				if err := e.scan(len(s)); err != nil {
+					return nil, err
+				}
+			}
 			f, err := toFloat(v)
 			if isValueError(err) {
 				return a.or(0, 0.0), nil
@@ -434,7 +442,7 @@ func parseInt(s string) (int64, error) {
 	return n, nil
 }
 
-func filterInt(_ *evaluator, v value, a bound) (value, error) {
+func filterInt(e *evaluator, v value, a bound) (value, error) {
 	if base, err := a.int(1, 10); err != nil || base != 10 {
 		return nil, refused("filter 'int' with a base other than 10")
 	}
@@ -443,6 +451,9 @@ func filterInt(_ *evaluator, v value, a bound) (value, error) {
 		return nil, err
 	}
 	if s, ok := text(v); ok {
+		if err := e.scan(len(s)); err != nil {
+			return nil, err
+		}
 		n, err := parseInt(s)
 		if !isValueError(err) {
 			return n, err
@@ -605,12 +616,13 @@ func (e *evaluator) attrGetter(attribute, instead value) (func(value) (value, er
 	}, nil
 }
 
-// ignoreCase turns strings into lower case and leaves the rest.
-func ignoreCase(v value) value {
-	if s, ok := text(v); ok {
-		return lower(s)
+// sortKey is what filters that compare items compare: strings in lower case,
+// unless case counts, and the rest as it is.
+func (e *evaluator) sortKey(v value, caseSensitive bool) (value, error) {
+	if s, ok := text(v); ok && !caseSensitive {
+		return e.newString(lower(s))
 	}
-	return v
+	return v, nil
 }
 
 func filterJoin(e *evaluator, v value, a bound) (value, error) {
@@ -758,8 +770,8 @@ func (e *evaluator) sortKeys(items []value, attribute value, caseSensitive bool)
 			if err != nil {
 				return nil, err
 			}
-			if !caseSensitive {
-				v = ignoreCase(v)
+			if v, err = e.sortKey(v, caseSensitive); err != nil {
+				return nil, err
 			}
 			keys[i].(*list).items[p] = v
 			if err := e.alloc(2 * valueBytes); err != nil {
@@ -840,8 +852,8 @@ func filterDictSort(e *evaluator, v value, a bound) (value, error) {
 		if by == "value" {
 			keys[i] = d.values[i]
 		}
-		if !a.truth(0) {
-			keys[i] = ignoreCase(keys[i])
+		if keys[i], err = e.sortKey(keys[i], a.truth(0)); err != nil {
+			return nil, err
 		}
 	}
 	return e.sorted(items, keys, a.truth(2))
@@ -867,8 +879,11 @@ func filterUnique(e *evaluator, v value, a bound) (value, error) {
 			if err != nil {
 				return nil, false, err
 			}
-			if !a.truth(0) {
-				key = ignoreCase(key)
+			if key, err = e.sortKey(key, a.truth(0)); err != nil {
+				return nil, false, err
+			}
+			if err := e.scanKey(key); err != nil {
+				return nil, false, err
 			}
 			h, err := hashKey(key)
 			if err != nil {
@@ -901,8 +916,8 @@ func (e *evaluator) extreme(v value, a bound, better func(key, best value) (bool
 		if err != nil {
 			return nil, err
 		}
-		if !a.truth(0) {
-			key = ignoreCase(key)
+		if key, err = e.sortKey(key, a.truth(0)); err != nil {
+			return nil, err
 		}
 		ok := i == 0
 		if !ok {

@@ -34,7 +34,7 @@ func (m *methodDef) invoke(e *evaluator, self value, name string, args arguments
 func strMethod(s string, f func(e *evaluator, s string, a bound) (value, error)) *methodDef {
 	return &methodDef{sig: sig(s), call: func(e *evaluator, self value, a bound) (value, error) {
 		text := self.(string)
-		if err := e.charge(1 + len(text)/64); err != nil {
+		if err := e.scan(len(text)); err != nil {
 			return nil, err
 		}
 		return f(e, text, a)
@@ -60,24 +60,13 @@ func searchMethod(f func(e *evaluator, s string, a bound) (value, error)) *metho
 }
 
 // stringMethod is a method without arguments that returns a string.
-func stringMethod(f func(string) (string, error)) *methodDef {
-	return strMethod("", func(e *evaluator, s string, _ bound) (value, error) {
-		s, err := f(s)
-		if err != nil {
-			return nil, err
-		}
-		return e.newString(s)
-	})
+func stringMethod(f func(string) string) *methodDef {
+	return strMethod("", func(e *evaluator, s string, _ bound) (value, error) { return e.newString(f(s)) })
 }
 
 // boolMethod is a method without arguments that returns a bool.
 func boolMethod(f func(string) bool) *methodDef {
 	return strMethod("", func(_ *evaluator, s string, _ bound) (value, error) { return f(s), nil })
-}
-
-// noError makes a function that cannot fail fit stringMethod.
-func noError(f func(string) string) func(string) (string, error) {
-	return func(s string) (string, error) { return f(s), nil }
 }
 
 // digitMethod is str.isdigit and its kin, which agree on ASCII and on what is
@@ -324,13 +313,22 @@ var mutator = &methodDef{mutates: true}
 // methods are the methods of each type, by the type's name.
 var methods = map[string]map[string]*methodDef{
 	"str": {
-		"strip":        stripMethod(true, true),
-		"lstrip":       stripMethod(true, false),
-		"rstrip":       stripMethod(false, true),
-		"upper":        stringMethod(noError(upper)),
-		"lower":        stringMethod(noError(lower)),
-		"capitalize":   stringMethod(noError(capitalize)),
-		"title":        stringMethod(title),
+		"strip":      stripMethod(true, true),
+		"lstrip":     stripMethod(true, false),
+		"rstrip":     stripMethod(false, true),
+		"upper":      stringMethod(upper),
+		"lower":      stringMethod(lower),
+		"capitalize": stringMethod(capitalize),
+		"title": strMethod("", func(e *evaluator, s string, _ bound) (value, error) {
+			if err := e.charge(len(s)); err != nil { // it looks at every character on its own
+				return nil, err
+			}
+			s, err := title(s)
+			if err != nil {
+				return nil, err
+			}
+			return e.newString(s)
+		}),
 		"split":        splitMethod(split),
 		"rsplit":       splitMethod(rsplit),
 		"startswith":   affixMethod(strings.HasPrefix),
@@ -410,7 +408,10 @@ var methods = map[string]map[string]*methodDef{
 	"tuple": {"count": countMethod, "index": indexMethod},
 	"dict": {
 		"keys": viewMethod("keys"), "values": viewMethod("values"), "items": viewMethod("items"),
-		"get": {sig: sig("key ? default"), call: func(_ *evaluator, self value, a bound) (value, error) {
+		"get": {sig: sig("key ? default"), call: func(e *evaluator, self value, a bound) (value, error) {
+			if err := e.scanKey(a[0]); err != nil {
+				return nil, err
+			}
 			v, ok, err := self.(*dict).get(a[0])
 			if err != nil || ok {
 				return v, err

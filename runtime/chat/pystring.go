@@ -27,6 +27,9 @@ func lower(s string) string {
 
 // titleRune is the title case of one character, which can be several.
 func titleRune(r rune) string {
+	if r < utf8.RuneSelf {
+		return string(unicode.ToUpper(r))
+	}
 	if u := cases.Upper(language.Und).String(string(r)); utf8.RuneCountInString(u) == 1 {
 		return string(unicode.ToTitle(r))
 	}

@@ -32,6 +32,9 @@ func compareTest(op string) *test {
 func caseTest(f func(string) bool) *test {
 	return &test{call: func(e *evaluator, v value, _ bound) (bool, error) {
 		s, err := e.str(v)
+		if err == nil {
+			err = e.scan(len(s))
+		}
 		return err == nil && f(s), err
 	}}
 }

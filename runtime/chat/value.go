@@ -91,6 +91,20 @@ func (d *dict) get(key value) (value, bool, error) {
 	return nil, false, nil
 }
 
+// setKey is set, with the work of hashing the key counted.
+func (e *evaluator) setKey(d *dict, key, v value) error {
+	if err := e.scanKey(key); err != nil {
+		return err
+	}
+	return d.set(key, v)
+}
+
+// scanKey counts the work of hashing a key.
+func (e *evaluator) scanKey(key value) error {
+	s, _ := text(key)
+	return e.scan(len(s))
+}
+
 // hashKey is a string that is equal for equal keys and only for them.
 func hashKey(v value) (string, error) {
 	switch v := v.(type) {
@@ -339,7 +353,7 @@ func (e *evaluator) equalDepth(a, b value, depth int) (bool, error) {
 	}
 	if s, ok := text(a); ok {
 		t, ok := text(b)
-		return ok && s == t, nil
+		return ok && s == t, e.scan(min(len(s), len(t)))
 	}
 	switch a := a.(type) {
 	case nil:
@@ -364,6 +378,9 @@ func (e *evaluator) equalDepth(a, b value, depth int) (bool, error) {
 			return false, nil
 		}
 		for i, k := range a.keys {
+			if err := e.scanKey(k); err != nil {
+				return false, err
+			}
 			v, ok, err := b.get(k)
 			if err != nil || !ok {
 				return false, err
@@ -414,7 +431,7 @@ func (e *evaluator) lessDepth(a, b value, orEqual bool, depth int) (bool, error)
 	if s, ok := text(a); ok {
 		if t, ok := text(b); ok {
 			c := strings.Compare(s, t) // the order of UTF-8 is that of code points
-			return c < 0 || c == 0 && orEqual, nil
+			return c < 0 || c == 0 && orEqual, e.scan(min(len(s), len(t)))
 		}
 	}
 	if a, ok := a.(*list); ok {
@@ -441,7 +458,10 @@ func (e *evaluator) contains(v, needle value) (bool, error) {
 		if !ok {
 			return false, failed("'in <string>' requires string as left operand, not %s", typeName(needle))
 		}
-		return strings.Contains(s, n), e.charge(len(s) / 64)
+		return strings.Contains(s, n), e.scan(len(s))
+	}
+	if err := e.scanKey(needle); err != nil {
+		return false, err
 	}
 	switch v := v.(type) {
 	case *dict:
