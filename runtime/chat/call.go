@@ -145,6 +145,9 @@ func callDict(e *evaluator, args arguments) (value, error) {
 		return nil, failed("dict expected at most 1 argument, got %d", len(args.positional))
 	}
 	if len(args.positional) == 1 {
+		if u, ok := args.positional[0].(*undefined); ok {
+			return nil, u.err()
+		}
 		if src, ok := args.positional[0].(*dict); ok {
 			for i, k := range src.keys {
 				if err := e.setKey(d, k, src.values[i]); err != nil {

@@ -240,6 +240,42 @@ x\n\n
 {{ d|tojson }}{{ [1, 1.0, none, true, 1e20, 1e-7, 'a/b<>&\'']|tojson }}{{ u|tojson }}{{ u|tojson(true) }}{{ '😀\x7f\x80'|tojson(ensure_ascii=true) }}{{ '\x00\x1f\x7f"\\\n\r\t\b\f\u2028'|tojson }}
 {{ {'b': 1, 'a': [{}, [], [1, {'z': 1}]]}|tojson(indent=2) }}{{ {'b': 1, 'a': 2}|tojson(sort_keys=true) }}{{ {'a': [1, 2]}|tojson(separators=(',', ':')) }}{{ {'a': [1, 2]}|tojson(separators=(', ', ': '), indent=1) }}{{ {1: 2, none: 3, true: 4, 1.5: 5}|tojson }}{{ (1, 2)|tojson }}{{ {'a': 1}|tojson(indent=0) }}{{ [1]|tojson(indent='--') }}{{ [1]|tojson(indent=none) }}{{ 5|tojson }}{{ none|tojson }}{{ 'x'|tojson|tojson }}
 {{ {(1, 2): 3}|tojson }}
+{{ ['nan'|float, 'inf'|float, '-inf'|float]|tojson }}{{ ['nan'|float, '-inf'|float] }}{{ {1.5: 1, false: 2, 'x': 3}|tojson }}{{ 'nan'|float == 'nan'|float }}{{ 'nan'|float < 1 }}{{ 'nan'|float|int }}
+!{{ 1e30|int }}
+{{ -(0.0) }}{{ +(2.5) }}{{ +n }}{{ -f }}{{ 0.0 == -0.0 }}{{ 2.0 ** 3 }}{{ 2 ** 0.5 }}{{ 0 ** 5 }}{{ 1 ** 100 }}{{ (-1) ** 101 }}{{ (-1) ** 100 }}{{ 5 // -1 }}{{ 5 % -1 }}{{ 0.0 // 5 }}{{ -0.0 // 5 }}{{ 6.0 % 3 }}{{ 1.5 - 1 }}{{ 3 * 1.5 }}
+{{ 0.0 ** -1 }}
+{{ 0 ** -1 }}
+{{ 10.0 ** 400 }}
+!{{ (-8) ** 0.5 }}
+{{ -s }}
+{{ l - l }}
+{{ {'a': 1} + {'b': 2} }}
+{{ {'a': 1} == {'a': 1.0} }}{{ {'a': 1} != {'a': 2} }}{{ {'a': 1, 'b': 2} == {'b': 2, 'a': 1} }}{{ [1, [2]] == [1, [2]] }}{{ [1] == (1,) }}{{ range(3) == [0, 1, 2] }}{{ d.get == 5 }}{{ d == l }}{{ none == undefinedvar }}{{ range == range }}
+{{ 'a\\nb' }}{{ "it\'s" }}{{ '\x4a' '\112' }}
+{{ dict([['a', 1]], b=2) }}{{ namespace() }}
+{{ dict(undefinedvar) }}
+{{ dict([['a']]) }}
+{{ dict(5) }}
+{{ dict(d, d) }}
+{{ l.count(2) }}{{ l.count(1.0) }}{{ (1, 'a').count('a') }}{{ [[1]].index([1]) }}
+{{ raise_exception() }}
+{{ raise_exception(5) }}
+{{ ('ab' * 3)[::2] }}{{ u[-1] }}{{ u[-99] }}|{{ u[99] }}|{{ s[-11] }}
+{{ 'abc'|truncate(2) }}
+{{ l|round }}
+{{ 2.5|round(0, 'up') }}
+{{ {}|first }}{{ {}|last }}{{ range(0)|last }}
+{{ 5|join }}
+{{ 5|list }}
+{{ 5|sort }}
+{{ 5|sum }}
+{{ 5|map('upper')|list }}
+{{ 0|map('upper')|list }}
+{{ messages|map(attribute='content')|map('length')|list }}
+{{ [[1, 2], [0, 5]]|sort }}{{ [true, 0, 1.5]|sort }}{{ [true, 0, 1.5]|max }}{{ ['b', 'B', 'a']|max }}
+!{{ l|batch(0)|list }}
+{{ l|slice(0)|list }}
+{{ l|batch|list }}
 {{ range(3)|tojson }}
 {{ {'b': 1, 1: 2}|tojson(sort_keys=true) }}
 {{ messages|tojson }}{{ messages[3]|tojson(indent=1) }}{{ 1e400|tojson }}
