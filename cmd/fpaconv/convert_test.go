@@ -224,7 +224,7 @@ func TestExisting(t *testing.T) {
 
 func TestFailedVerification(t *testing.T) {
 	dir := t.TempDir()
-	mustFail(t, 3, "verification failed", passkey, "-o", filepath.Join(dir, "m.gguf"), "--atol", "1e-9")
+	mustFail(t, 3, "verification failed", passkey, "-o", filepath.Join(dir, "m.gguf"), "--type", "q8_0", "--atol", "1e-6")
 	onlyFile(t, dir)
 	q := filepath.Join(dir, "q.gguf")
 	mustRun(t, passkey, "-o", q, "--type", "q8_0")

@@ -13,6 +13,14 @@ from .model import Config, Decoder
 from .tokens import BOS, END
 
 
+EXACT = ("norm", "field_proj", "level_proj", "slope", "bias")
+
+
+def rounded(name, value):
+    """Matrices hold numbers that half precision has, so an F16 file loses nothing."""
+    return value if any(part in name for part in EXACT) else value.half().float()
+
+
 def tensors(model):
     """Tensors by their checkpoint names, float32; slopes are written as they act."""
     out = {}
@@ -23,7 +31,7 @@ def tensors(model):
         if name.endswith(("q_norm.weight", "k_norm.weight")) and value.dim() == 3:
             value = value.reshape(heads, -1)
         name = name if name == "lm_head.weight" else "model." + name
-        out[name] = value.detach().float().contiguous()
+        out[name] = rounded(name, value.detach().float().contiguous())
     if model.config.field_kind != "none":
         for n, block in enumerate(model.layers):
             out[f"model.layers.{n}.self_attn.slope"] = block.self_attn.slope().detach().float().contiguous()
