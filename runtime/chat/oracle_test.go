@@ -144,12 +144,16 @@ func TestOracleCharacters(t *testing.T) {
 	if os.Getenv("FPA_LONG_TESTS") == "1" {
 		last = unicode.MaxRune
 	}
+	// Modifier letters that Unicode 15 made lower case; Python 3.11 knows 14.
+	const newLower = "\u10fc\ua7f2\ua7f3\ua7f4\uab69"
 	differ := 0
 	for first := rune(1); first <= last; first += 1024 {
 		var s strings.Builder
 		for r := first; r < first+1024 && r <= last; r++ {
-			// Unicode 15 made U+10FC a lower case letter; Python 3.11 knows 14.
-			if (r < 0xd800 || r > 0xdfff) && r != 0x10fc && unicode.In(r, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S, unicode.Z, unicode.C) {
+			if strings.ContainsRune(newLower, r) {
+				continue
+			}
+			if (r < 0xd800 || r > 0xdfff) && unicode.In(r, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S, unicode.Z, unicode.C) {
 				s.WriteRune(r)
 			}
 		}
