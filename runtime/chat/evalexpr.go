@@ -421,7 +421,8 @@ func (e *evaluator) evalSlice(x *sliceExpr) (value, error) {
 	}
 	n, ok := length(v)
 	if !ok {
-		return nil, failed("'%s' object is not subscriptable", typeName(v))
+		// Python fails, unless Jinja2 saw a constant and made it undefined.
+		return nil, refused("slice of a %s", typeName(v))
 	}
 	// The rules of Python's slice.indices.
 	low, high := int64(0), n

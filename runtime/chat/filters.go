@@ -329,10 +329,6 @@ func filterIndent(e *evaluator, v value, a bound) (value, error) {
 }
 
 func filterTruncate(e *evaluator, v value, a bound) (value, error) {
-	s, err := plainText(v)
-	if err != nil {
-		return nil, err
-	}
 	most, err := a.int(0, 255)
 	if err != nil {
 		return nil, err
@@ -351,14 +347,21 @@ func filterTruncate(e *evaluator, v value, a bound) (value, error) {
 	if most < endLen || leeway < 0 {
 		return nil, failed("truncate needs a length of at least %d and a leeway of at least 0", endLen)
 	}
+	n, ok := length(v)
+	if !ok {
+		return nil, failed("object of type '%s' has no len()", typeName(v))
+	}
+	if n <= most || n-most <= leeway {
+		return v, nil // of whatever type
+	}
+	s, err := plainText(v)
+	if err != nil {
+		return nil, err
+	}
 	if err := e.alloc(len(s)); err != nil {
 		return nil, err
 	}
-	runes := []rune(s)
-	if n := int64(len(runes)); n <= most || n-most <= leeway {
-		return s, nil
-	}
-	s = string(runes[:most-endLen])
+	s = string([]rune(s)[:most-endLen])
 	if !a.truth(1) {
 		if i := strings.LastIndexByte(s, ' '); i >= 0 {
 			s = s[:i]

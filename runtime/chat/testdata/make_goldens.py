@@ -262,6 +262,9 @@ x\n\n
 {{ raise_exception(5) }}
 {{ ('ab' * 3)[::2] }}{{ u[-1] }}{{ u[-99] }}|{{ u[99] }}|{{ s[-11] }}
 {{ 'abc'|truncate(2) }}
+{{ l|truncate(4, leeway=0) }}{{ undefinedvar|truncate(4) is undefined }}{{ d|truncate }}
+{{ l|truncate(2, true, '', 0) }}
+{{ 5|truncate }}
 {{ l|round }}
 {{ 2.5|round(0, 'up') }}
 {{ {}|first }}{{ {}|last }}{{ range(0)|last }}
