@@ -59,7 +59,7 @@ the check is not kept (exit code 3). Other exit codes: 1 failed, 2 usage.`,
 	fl.StringVar(&f.config, "config", "", "config.json, when it is not beside the checkpoint")
 	fl.StringVar(&f.tokenizer, "tokenizer", "", "tokenizer.json, or the folder of a tokenizer, when it is not beside the checkpoint")
 	fl.BoolVar(&f.verify, "verify", true, "run source and file and compare their logits")
-	fl.BoolVar(&f.noVerify, "no-verify", false, "do not")
+	fl.BoolVar(&f.noVerify, "no-verify", false, "do not, and do not hash the source for the file's provenance either: about as fast as copying")
 	fl.Float64Var(&f.atol, "atol", 0, "largest difference of a logit that passes (default: by --type, printed)")
 	fl.StringVar(&f.mapping, "map", "", "`file` that says how to read a checkpoint of unknown naming (docs/mapping.md; fpaconv inspect prints one to fill in)")
 	fl.StringVar(&f.report, "report", "", "write a JSON report to this `file`: hashes, tensors with their errors, verification")

@@ -114,9 +114,16 @@ func (f *File) Write(b []byte) (int, error) {
 	return n, withPath("write", f.path, err)
 }
 
+// writebackBytes is the size of a write that is worth a request of its own to the
+// disk.
+const writebackBytes = 128 << 10
+
 // WriteAt writes at an offset; several goroutines may write different places.
 func (f *File) WriteAt(b []byte, offset int64) (int, error) {
 	n, err := f.f.WriteAt(b, offset)
+	if n >= writebackBytes {
+		startWriteback(f.f, offset, int64(n))
+	}
 	return n, withPath("write", f.path, err)
 }
 

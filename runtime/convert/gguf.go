@@ -36,8 +36,8 @@ type Options struct {
 	Atol          float64 // 0: by type
 	Measure       bool    // measure the error of each tensor
 	Threads       int     // 0: one a processor
-	// Progress is told what is done: "reading", "writing", "verifying", in bytes,
-	// or tokens for the last; from any goroutine. It may be nil.
+	// Progress is told what is done, from any goroutine: bytes of the source for
+	// "writing", tokens for "verifying". It may be nil.
 	Progress func(stage string, done, total int64)
 }
 
@@ -45,7 +45,7 @@ type Options struct {
 type Report struct {
 	Source       string       `json:"source"`
 	SourceFormat string       `json:"source_format"`
-	SourceSHA256 string       `json:"source_sha256"`
+	SourceSHA256 string       `json:"source_sha256,omitempty"`
 	Output       string       `json:"output"`
 	Files        []string     `json:"files"`
 	OutputSHA256 string       `json:"output_sha256,omitempty"`
@@ -75,7 +75,7 @@ func (e *VerifyError) Error() string {
 // its name when all is well, and not at all otherwise. The error is a
 // VerifyError when the written file gives other results than the source.
 func ToGGUF(ctx context.Context, src *model.File, o Options) (*Report, error) {
-	c := &conversion{ctx: ctx, src: src, o: o, start: time.Now()}
+	c := &conversion{ctx: ctx, src: src, o: o, start: time.Now(), generation: src.Generation}
 	if c.o.Threads == 0 {
 		c.o.Threads = runtime.GOMAXPROCS(0)
 	}
@@ -90,15 +90,16 @@ func ToGGUF(ctx context.Context, src *model.File, o Options) (*Report, error) {
 
 // conversion is the state of one run of ToGGUF.
 type conversion struct {
-	ctx    context.Context
-	src    *model.File
-	o      Options
-	start  time.Time
-	model  *model.Model // of the source
-	plans  []TensorPlan
-	out    output
-	kv     []gguf.KV
-	report Report
+	ctx        context.Context
+	src        *model.File
+	o          Options
+	start      time.Time
+	model      *model.Model // of the source
+	generation model.Generation
+	plans      []TensorPlan
+	out        output
+	kv         []gguf.KV
+	report     Report
 }
 
 func (c *conversion) run() error {
@@ -106,39 +107,110 @@ func (c *conversion) run() error {
 	if c.model, err = c.src.Build(); err != nil {
 		return err
 	}
-	if c.plans, err = order(&c.src.Parts); err != nil {
-		return err
-	}
+	c.plans = order(&c.src.Parts)
 	c.report = Report{
 		Source: c.src.Path, SourceFormat: c.src.Format(), Version: c.o.Version, Type: c.o.Type.String(),
 	}
-	for _, p := range c.plans {
-		c.report.Parameters += elements(p.Shape)
+	for i := range c.plans {
+		c.plans[i].chooseType(c.o.Type)
+		c.report.Parameters += elements(c.plans[i].Shape)
 	}
 	if c.o.Output == "" {
 		c.o.Output = c.fileName()
 	}
 	c.report.Output = c.o.Output
-	defer c.out.abort()
-	if c.o.SplitMaxBytes <= 0 {
-		if err := c.out.create(c.o.Output, c.o.Force); err != nil {
-			return err
-		}
-	}
-	if err := c.examine(); err != nil {
-		return err
-	}
 	if err := c.metadata(); err != nil {
 		return err
 	}
-	if err := c.write(); err != nil {
+	// The source is hashed beside the writing; the header gets the hash when it is
+	// known.
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	var sum <-chan hashed
+	if c.hashes() {
+		sum = startHash(ctx, c.src.DataFiles())
+	}
+	defer func() { c.out.abort() }()
+	if err := c.writeAll(); err != nil {
 		return err
+	}
+	if sum != nil {
+		h := <-sum
+		if h.err != nil {
+			return h.err
+		}
+		c.report.SourceSHA256 = h.sum
+		if err := c.out.writers[0].PatchString(gguf.KeySourceSHA256, h.sum); err != nil {
+			return err
+		}
+	}
+	return c.finish()
+}
+
+// hashes says whether the source is hashed. That takes longer than all the rest
+// of an unverified conversion, which is for those in a hurry.
+func (c *conversion) hashes() bool { return !c.o.NoCheck || c.o.Measure }
+
+// hashed is the result of startHash.
+type hashed struct {
+	sum string
+	err error
+}
+
+// startHash hashes files on a goroutine of its own.
+func startHash(ctx context.Context, paths []string) <-chan hashed {
+	sum := make(chan hashed, 1)
+	go func() {
+		s, err := hashFiles(ctx, paths)
+		sum <- hashed{s, err}
+	}()
+	return sum
+}
+
+// writeAll writes the file; a second time when a value turned up that the type
+// chosen for its tensor cannot hold.
+func (c *conversion) writeAll() error {
+	for {
+		if err := c.write(); err != nil {
+			return err
+		}
+		again := false
+		for i := range c.plans {
+			p := &c.plans[i]
+			before := p.dtype
+			p.chooseType(c.o.Type)
+			again = again || p.dtype != before
+		}
+		if !again {
+			return nil
+		}
+		c.out.abort()
+		c.out = output{}
+	}
+}
+
+// finish verifies what was written and gives it its name.
+func (c *conversion) finish() (err error) {
+	if !c.o.NoCheck {
+		if err := c.verify(); err != nil {
+			return err
+		}
+	}
+	if c.o.Measure {
+		if c.report.OutputSHA256, err = c.out.hash(c.ctx); err != nil {
+			return err
+		}
 	}
 	if err := c.out.commit(); err != nil {
 		return err
 	}
 	for _, f := range c.out.files {
 		c.report.Files = append(c.report.Files, f.Path())
+	}
+	for _, p := range c.plans {
+		if p.Note != "" {
+			c.report.Notes = append(c.report.Notes, fmt.Sprintf("%s is written as %s: %s", p.Name, p.Type, p.Note))
+		}
 	}
 	c.report.Tensors = c.plans
 	c.report.Seconds = time.Since(c.start).Seconds()
@@ -176,47 +248,6 @@ func baseName(path string) string {
 	return name
 }
 
-// examine hashes the source and scans its tensors, side by side, and settles
-// the type of each tensor.
-func (c *conversion) examine() error {
-	total := int64(0)
-	for _, p := range c.plans {
-		total += int64(len(p.tensor.Data))
-	}
-	type hashed struct {
-		sum string
-		err error
-	}
-	sum := make(chan hashed, 1)
-	ctx, cancel := context.WithCancel(c.ctx)
-	defer cancel()
-	go func() {
-		s, err := hashFiles(ctx, c.src.DataFiles())
-		sum <- hashed{s, err}
-	}()
-	count := counter(func(done int64) { c.o.Progress("reading", done, total) })
-	err := scan(ctx, c.plans, c.o.Threads, count)
-	if err != nil {
-		cancel()
-	}
-	h := <-sum
-	if err == nil {
-		err = h.err
-	}
-	if err != nil {
-		return err
-	}
-	c.report.SourceSHA256 = h.sum
-	for i := range c.plans {
-		p := &c.plans[i]
-		p.chooseType(c.o.Type)
-		if p.Note != "" {
-			c.report.Notes = append(c.report.Notes, fmt.Sprintf("%s is written as %s: %s", p.Name, p.Type, p.Note))
-		}
-	}
-	return nil
-}
-
 // counter adds up what it is told, from any goroutine, and passes the sum on.
 func counter(f func(int64)) func(int64) {
 	deltas := make(chan int64, 1)
@@ -236,7 +267,9 @@ func hashFiles(ctx context.Context, paths []string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		_, err = io.CopyBuffer(h, &cancelReader{ctx, f}, make([]byte, 1<<20))
+		// In pieces that stay in the cache: hashing straight from memory is half
+		// as fast.
+		_, err = io.CopyBuffer(h, &cancelReader{ctx, f}, make([]byte, 128<<10))
 		f.Close()
 		if err != nil {
 			return "", err
@@ -289,9 +322,11 @@ func (c *conversion) metadata() error {
 	if err := c.tokenizer(); err != nil {
 		return err
 	}
-	c.kv = append(c.kv, c.src.Generation.KV()...)
+	c.kv = append(c.kv, c.generation.KV()...)
 	add(gguf.KeySourceFormat, gguf.ValueOf(c.src.Format()))
-	add(gguf.KeySourceSHA256, gguf.ValueOf(c.report.SourceSHA256))
+	if c.hashes() {
+		add(gguf.KeySourceSHA256, gguf.ValueOf(strings.Repeat("0", 2*sha256.Size))) // filled in by run
+	}
 	add(gguf.KeyConverterVersion, gguf.ValueOf(c.o.Version))
 	if !c.o.NoCheck {
 		add(gguf.KeyVerifiedMaxAbsError, gguf.ValueOf(float32(math.NaN()))) // filled in by verify
@@ -326,6 +361,7 @@ func (c *conversion) tokenizer() error {
 			return err
 		}
 		c.kv = append(c.kv, kv...)
+		c.fillGeneration(v)
 		if v.Inexact != "" {
 			c.report.Notes = append(c.report.Notes, "other GGUF tools may give some texts other token ids: "+v.Inexact)
 		}
@@ -351,8 +387,28 @@ func (c *conversion) tokenizer() error {
 	return err
 }
 
-// write writes header and data and verifies what lies there.
+// fillGeneration takes the tokens that begin, end and pad a text from the
+// tokenizer where the model names none.
+func (c *conversion) fillGeneration(v tokenizer.Vocab) {
+	g := &c.generation
+	if g.BOS < 0 {
+		g.BOS = v.BOS
+	}
+	if g.PAD < 0 {
+		g.PAD = v.PAD
+	}
+	if len(g.EOS) == 0 && v.EOS >= 0 {
+		g.EOS = []int{v.EOS}
+	}
+}
+
+// write writes header and data.
 func (c *conversion) write() error {
+	if c.o.SplitMaxBytes <= 0 {
+		if err := c.out.create(c.o.Output, c.o.Force); err != nil {
+			return err
+		}
+	}
 	infos := make([]gguf.TensorInfo, len(c.plans))
 	total := int64(0)
 	for i, p := range c.plans {
@@ -367,17 +423,7 @@ func (c *conversion) write() error {
 	if err != nil {
 		return err
 	}
-	if c.report.OutputBytes, err = c.out.finish(); err != nil {
-		return err
-	}
-	if !c.o.NoCheck {
-		if err := c.verify(); err != nil {
-			return err
-		}
-	}
-	if c.o.Measure {
-		c.report.OutputSHA256, err = c.out.hash(c.ctx)
-	}
+	c.report.OutputBytes, err = c.out.finish()
 	return err
 }
 

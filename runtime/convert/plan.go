@@ -3,11 +3,8 @@
 package convert
 
 import (
-	"context"
 	"fmt"
-	"sync"
 
-	"github.com/firstpassage/fpa/format"
 	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/model"
 )
@@ -31,14 +28,15 @@ type TensorPlan struct {
 	MaxError *float64 `json:"max_error,omitempty"`
 	RMSE     *float64 `json:"rmse,omitempty"`
 
-	tensor *model.Tensor
-	dtype  quant.DType
-	stats  quant.Stats
+	tensor  *model.Tensor
+	matrix  bool // may be written in any type; the rest stays F32
+	dtype   quant.DType
+	largest float32 // magnitude of the values seen so far
 }
 
 // order brings the tensors into the order of the model's description, which is
 // the order in the file.
-func order(p *model.Parts) ([]TensorPlan, error) {
+func order(p *model.Parts) []TensorPlan {
 	byName := make(map[string]*model.Tensor, len(p.Tensors))
 	for i := range p.Tensors {
 		byName[p.Tensors[i].Name] = &p.Tensors[i]
@@ -47,85 +45,34 @@ func order(p *model.Parts) ([]TensorPlan, error) {
 	for _, s := range p.Config.Tensors() {
 		if t := byName[s.Name]; t != nil {
 			plans = append(plans, TensorPlan{
-				Name: s.Name, Source: t.Source, SourceType: t.DType.String(), Shape: t.Shape, tensor: t,
-				dtype: quant.F32,
+				Name: s.Name, Source: t.Source, SourceType: t.DType.String(), Shape: t.Shape,
+				tensor: t, matrix: s.Role == model.Weight,
 			})
-			if s.Role == model.Weight {
-				plans[len(plans)-1].dtype = quant.Invalid // chosen after the scan
-			}
 		}
 	}
-	return plans, nil
+	return plans
 }
 
 // maxF16 is the largest finite half-precision number.
 const maxF16 = 65504
 
-// chooseType settles the type of a matrix, and says so when it is not the one
-// asked for.
+// chooseType settles the type of a tensor by the values seen so far, and says so
+// when it is not the one asked for.
 func (p *TensorPlan) chooseType(want quant.DType) {
-	if p.dtype == quant.Invalid {
+	p.dtype, p.Note = quant.F32, ""
+	if p.matrix {
 		p.dtype = want
-		cols := p.Shape[len(p.Shape)-1]
-		if cols%int64(want.BlockLen()) != 0 {
+		if cols := p.Shape[len(p.Shape)-1]; cols%int64(want.BlockLen()) != 0 {
 			p.dtype = quant.F16
 			p.Note = fmt.Sprintf("rows of %d elements do not fill %s blocks of %d", cols, want, want.BlockLen())
 		}
-		if p.dtype == quant.F16 && p.stats.Max > maxF16 {
+		if p.dtype == quant.F16 && p.largest > maxF16 {
 			p.dtype = quant.F32
 			if p.tensor.DType == quant.BF16 {
 				p.dtype = quant.BF16
 			}
-			p.Note = fmt.Sprintf("largest value %g does not fit F16", p.stats.Max)
+			p.Note = fmt.Sprintf("largest value %g does not fit F16", p.largest)
 		}
 	}
 	p.Type = p.dtype.String()
-}
-
-// scan reads every tensor once, refuses values that are not finite, and tells
-// the progress in bytes. It runs on so many threads.
-func scan(ctx context.Context, plans []TensorPlan, threads int, progress func(int64)) error {
-	const piece = 8 << 20 // of a tensor, a whole number of blocks of every type
-	type job struct{ plan, from, to int }
-	jobs := make(chan job)
-	var mu sync.Mutex
-	var first error
-	var group sync.WaitGroup
-	for range threads {
-		group.Go(func() {
-			for j := range jobs {
-				t := plans[j.plan].tensor
-				s, err := quant.Scan(t.DType, t.Data[j.from:j.to])
-				if err == nil && s.NaN+s.Inf > 0 {
-					err = &format.FormatError{Offset: -1, Where: t.Source, Msg: fmt.Sprintf(
-						"holds %d NaN and %d infinite values; the checkpoint is damaged or its training diverged", s.NaN, s.Inf)}
-				}
-				mu.Lock()
-				plans[j.plan].stats.Merge(s)
-				if first == nil {
-					first = err
-				}
-				mu.Unlock()
-				progress(int64(j.to - j.from))
-			}
-		})
-	}
-	failed := func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return first != nil
-	}
-	for i := range plans {
-		n := len(plans[i].tensor.Data)
-		step := piece / plans[i].tensor.DType.BlockBytes() * plans[i].tensor.DType.BlockBytes()
-		for from := 0; from < n && ctx.Err() == nil && !failed(); from += step {
-			jobs <- job{i, from, min(from+step, n)}
-		}
-	}
-	close(jobs)
-	group.Wait()
-	if first == nil {
-		first = ctx.Err()
-	}
-	return first
 }

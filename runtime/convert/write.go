@@ -6,13 +6,15 @@ import (
 	"io"
 	"sync"
 
+	"github.com/firstpassage/fpa/format"
 	"github.com/firstpassage/fpa/format/gguf"
 	"github.com/firstpassage/fpa/quant"
 )
 
-// pieceElements is how many elements of a tensor are converted at a time: a
-// multiple of every block length, 4 MB of float32.
-const pieceElements = 1 << 20
+// pieceElements is how many elements of a tensor are looked at, converted and
+// written at a time: a multiple of every block length, and few enough that they
+// stay in the second-level cache meanwhile.
+const pieceElements = 1 << 17
 
 // writeTensors converts every tensor and writes it, on so many threads. Each
 // thread takes a whole tensor, so a tensor's bytes are written in order.
@@ -29,7 +31,7 @@ func writeTensors(ctx context.Context, tensors []*gguf.TensorWriter, plans []Ten
 				if err := plans[i].write(ctx, tensors[i], measure, progress); err != nil {
 					mu.Lock()
 					if first == nil {
-						first = fmt.Errorf("tensor %s: %w", plans[i].Name, err)
+						first = err
 					}
 					mu.Unlock()
 					cancel()
@@ -51,27 +53,30 @@ func writeTensors(ctx context.Context, tensors []*gguf.TensorWriter, plans []Ten
 	return first
 }
 
-// write converts one tensor and writes it piece by piece.
+// write looks at one tensor, converts it and writes it, piece by piece. It fails
+// on values that are not finite.
 func (p *TensorPlan) write(ctx context.Context, w io.Writer, measure bool, progress func(int64)) error {
 	src, from, to := p.tensor.Data, p.tensor.DType, p.dtype
-	if from == to { // also what F32 would round, such as F64, is kept
-		measured := 0.0
-		if measure {
-			p.MaxError, p.RMSE = &measured, &measured
-		}
-		return copyPieces(ctx, w, src, progress)
-	}
 	var e quant.Error
-	out := make([]byte, bytesOf(to, pieceElements))
-	for len(src) > 0 {
+	var out []byte
+	if from != to {
+		out = make([]byte, bytesOf(to, pieceElements))
+	}
+	for done := int64(0); len(src) > 0; {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		n := min(pieceElements, len(src)/from.BlockBytes()*from.BlockLen())
 		in := src[:bytesOf(from, n)]
-		piece := out[:bytesOf(to, n)]
-		if err := quant.Convert(piece, to, in, from, n); err != nil {
+		if err := p.look(in, done); err != nil {
 			return err
+		}
+		piece := in
+		if from != to { // a tensor that has the type already is copied as it is
+			piece = out[:bytesOf(to, n)]
+			if err := quant.Convert(piece, to, in, from, n); err != nil {
+				return fmt.Errorf("tensor %s: %w", p.Source, err)
+			}
 		}
 		if measure {
 			if err := addError(&e, in, from, piece, to, n); err != nil {
@@ -82,7 +87,7 @@ func (p *TensorPlan) write(ctx context.Context, w io.Writer, measure bool, progr
 			return err
 		}
 		progress(int64(len(in)))
-		src = src[len(in):]
+		src, done = src[len(in):], done+int64(n)
 	}
 	if measure {
 		rmse := e.RMSE()
@@ -91,23 +96,23 @@ func (p *TensorPlan) write(ctx context.Context, w io.Writer, measure bool, progr
 	return nil
 }
 
-// bytesOf is the size of n elements, a whole number of blocks.
-func bytesOf(t quant.DType, n int) int { return n / t.BlockLen() * t.BlockBytes() }
-
-func copyPieces(ctx context.Context, w io.Writer, src []byte, progress func(int64)) error {
-	for len(src) > 0 {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		n := min(len(src), 4<<20)
-		if _, err := w.Write(src[:n]); err != nil {
-			return err
-		}
-		progress(int64(n))
-		src = src[n:]
+// look notes the largest value of a piece that begins at an element, and refuses
+// values that are not finite.
+func (p *TensorPlan) look(in []byte, at int64) error {
+	s, err := quant.Scan(p.tensor.DType, in)
+	if err != nil {
+		return fmt.Errorf("tensor %s: %w", p.Source, err)
 	}
+	if s.NaN+s.Inf > 0 {
+		return &format.FormatError{Offset: -1, Where: p.Source, Msg: fmt.Sprintf(
+			"elements %d to %d hold %d NaN and %d infinite values; the checkpoint is damaged or its training diverged", at, at+s.Count-1, s.NaN, s.Inf)}
+	}
+	p.largest = max(p.largest, s.Max)
 	return nil
 }
+
+// bytesOf is the size of n elements, a whole number of blocks.
+func bytesOf(t quant.DType, n int) int { return n / t.BlockLen() * t.BlockBytes() }
 
 // addError compares a converted piece with what it was made of.
 func addError(e *quant.Error, in []byte, from quant.DType, out []byte, to quant.DType, n int) error {
