@@ -19,20 +19,20 @@ import (
 const passkey = "../../testmodels/passkey"
 
 // command runs fpaconv and returns its output and exit code.
-func command(ctx context.Context, args ...string) (stdout, stderr string, err error, code int) {
+func command(ctx context.Context, args ...string) (stdout, stderr string, code int, err error) {
 	root := cli.Prepare(newRoot())
 	var out, errs bytes.Buffer
 	root.SetOut(&out)
 	root.SetErr(&errs)
 	root.SetArgs(args)
 	err = root.ExecuteContext(ctx)
-	return out.String(), errs.String(), err, cli.ExitCode(err)
+	return out.String(), errs.String(), cli.ExitCode(err), err
 }
 
 // mustRun runs fpaconv and expects success.
 func mustRun(t *testing.T, args ...string) (stdout, stderr string) {
 	t.Helper()
-	stdout, stderr, err, _ := command(context.Background(), args...)
+	stdout, stderr, _, err := command(context.Background(), args...)
 	if err != nil {
 		t.Fatalf("fpaconv %s: %v", strings.Join(args, " "), err)
 	}
@@ -42,7 +42,7 @@ func mustRun(t *testing.T, args ...string) (stdout, stderr string) {
 // mustFail runs fpaconv and expects an exit code and an error that says so.
 func mustFail(t *testing.T, code int, says string, args ...string) {
 	t.Helper()
-	_, _, err, got := command(context.Background(), args...)
+	_, _, got, err := command(context.Background(), args...)
 	if err == nil || got != code || !strings.Contains(err.Error(), says) {
 		t.Errorf("fpaconv %s: exit code %d, error %v; expected %d and %q", strings.Join(args, " "), got, err, code, says)
 	}
@@ -235,7 +235,7 @@ func TestInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, _, err, code := command(ctx, passkey, "-o", filepath.Join(dir, "m.gguf"))
+	_, _, code, err := command(ctx, passkey, "-o", filepath.Join(dir, "m.gguf"))
 	if code != 1 || err == nil {
 		t.Errorf("exit code %d, error %v", code, err)
 	}

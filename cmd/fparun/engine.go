@@ -15,6 +15,7 @@ import (
 	"github.com/firstpassage/fpa/runtime/cpu"
 	"github.com/firstpassage/fpa/runtime/engine"
 	"github.com/firstpassage/fpa/runtime/model"
+	"github.com/firstpassage/fpa/runtime/tokenizer"
 )
 
 // engineFlags are the flags of every verb that runs a model.
@@ -115,6 +116,20 @@ func (f *engineFlags) open() (*running, error) {
 	}
 	r.load = time.Since(start)
 	return r, nil
+}
+
+// openText opens a model that takes text.
+func (f *engineFlags) openText() (*running, *tokenizer.Tokenizer, error) {
+	r, err := f.open()
+	if err != nil {
+		return nil, nil, err
+	}
+	t, err := r.file.Tokenizer()
+	if err != nil {
+		r.close()
+		return nil, nil, err
+	}
+	return r, t, nil
 }
 
 // newSession starts an empty sequence with the cache that the flags ask for.

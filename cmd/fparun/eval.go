@@ -116,15 +116,11 @@ func runPasskey(ctx context.Context, w io.Writer, f *passkeyFlags) error {
 	if err != nil {
 		return err
 	}
-	r, err := f.open()
+	r, t, err := f.openText()
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	t, err := r.file.Tokenizer()
-	if err != nil {
-		return err
-	}
 	answers, err := askAll(ctx, f, r, t, questions)
 	if err != nil {
 		return err

@@ -22,7 +22,7 @@ import (
 const passkey = "../../testmodels/passkey"
 
 // command runs fparun and returns its output and exit code.
-func command(stdin string, args ...string) (stdout, stderr string, err error, code int) {
+func command(stdin string, args ...string) (stdout, stderr string, code int, err error) {
 	root := cli.Prepare(newRoot())
 	var out, errs bytes.Buffer
 	root.SetIn(strings.NewReader(stdin))
@@ -30,12 +30,12 @@ func command(stdin string, args ...string) (stdout, stderr string, err error, co
 	root.SetErr(&errs)
 	root.SetArgs(args)
 	err = root.ExecuteContext(context.Background())
-	return out.String(), errs.String(), err, cli.ExitCode(err)
+	return out.String(), errs.String(), cli.ExitCode(err), err
 }
 
 func mustRun(t *testing.T, args ...string) (stdout, stderr string) {
 	t.Helper()
-	stdout, stderr, err, _ := command("", args...)
+	stdout, stderr, _, err := command("", args...)
 	if err != nil {
 		t.Fatalf("fparun %s: %v", strings.Join(args, " "), err)
 	}
@@ -44,7 +44,7 @@ func mustRun(t *testing.T, args ...string) (stdout, stderr string) {
 
 func mustFail(t *testing.T, code int, says string, args ...string) {
 	t.Helper()
-	_, _, err, got := command("", args...)
+	_, _, got, err := command("", args...)
 	if err == nil || got != code || !strings.Contains(err.Error(), says) {
 		t.Errorf("fparun %s: exit code %d, error %v; expected %d and %q", strings.Join(args, " "), got, err, code, says)
 	}
@@ -120,7 +120,7 @@ func TestGenerateOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if stdout, _, err, _ := command(string(text), "-m", m, "-f", "-"); err != nil || stdout != answer+"\n" {
+	if stdout, _, _, err := command(string(text), "-m", m, "-f", "-"); err != nil || stdout != answer+"\n" {
 		t.Errorf("from stdin: %q, %v", stdout, err)
 	}
 	if stdout, _ := mustRun(t, "-m", m, "-f", file, "-n", "3"); stdout != answer[:3]+"\n" {
@@ -181,7 +181,7 @@ func TestGenerateJSON(t *testing.T) {
 func TestPrompts(t *testing.T) {
 	m := gguf(t)
 	for _, text := range []string{"\xff\xfe broken \xc3", "\x00\x01", "日本語 🎉", "<|end|>", strings.Repeat("a", 20000), ""} {
-		_, _, err, _ := command(text, "-m", m, "-f", "-", "-n", "2")
+		_, _, _, err := command(text, "-m", m, "-f", "-", "-n", "2")
 		if err != nil {
 			t.Errorf("prompt %.20q: %v", text, err)
 		}

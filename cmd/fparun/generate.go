@@ -101,15 +101,11 @@ func runGenerate(c *cobra.Command, f *generateFlags) error {
 	if err != nil {
 		return err
 	}
-	r, err := f.open()
+	r, t, err := f.openText()
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	t, err := r.file.Tokenizer()
-	if err != nil {
-		return err
-	}
 	if f.chat {
 		if text, err = chatPrompt(r.file, t, f.system, text); err != nil {
 			return err

@@ -70,15 +70,11 @@ func runPerplexity(ctx context.Context, stdin io.Reader, w io.Writer, f *perplex
 	if err != nil {
 		return err
 	}
-	r, err := f.open()
+	r, t, err := f.openText()
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	t, err := r.file.Tokenizer()
-	if err != nil {
-		return err
-	}
 	ids, err := t.Encode(text, tokenizer.EncodeOptions{AddSpecial: !f.noSpecial})
 	if err != nil {
 		return err
