@@ -116,6 +116,9 @@ func runGenerate(c *cobra.Command, f *generateFlags) error {
 	if err != nil {
 		return err
 	}
+	if m := r.model; m.RopeDim > 0 && len(prompt) > m.ContextLength {
+		fmt.Fprintf(c.ErrOrStderr(), "note: the prompt has %d tokens; the model was trained on %d, and its rotary embedding may fail beyond\n", len(prompt), m.ContextLength)
+	}
 	f.applyModelDefaults(c, r)
 	if !c.Flags().Changed("seed") {
 		f.seed = rand.Uint64()

@@ -148,31 +148,30 @@ func VocabKV(v tokenizer.Vocab, rows int) ([]gguf.KV, error) {
 // vocabOfGGUF reads the tokenizer that every GGUF tool knows.
 func vocabOfGGUF(f *gguf.File) (tokenizer.Vocab, error) {
 	var first error
-	r := vocabReader{f, &first}
-	kind := readKey(r, gguf.KeyTokenizerModel, f.Str, "")
+	kind := readKey(&first, gguf.KeyTokenizerModel, f.Str, "")
 	if kind == "" && first == nil {
 		return tokenizer.Vocab{}, ErrNoTokenizer
 	}
-	v := tokenizer.DefaultVocab(kind, readKey(r, gguf.KeyTokenizerPre, f.Str, ""))
-	v.Tokens = readKey(r, gguf.KeyTokens, f.Strings, nil)
-	v.Types = readKey(r, gguf.KeyTokenType, f.Int32s, nil)
-	v.Scores = readKey(r, gguf.KeyScores, f.Floats, nil)
-	v.Merges = readKey(r, gguf.KeyMerges, f.Strings, nil)
+	v := tokenizer.DefaultVocab(kind, readKey(&first, gguf.KeyTokenizerPre, f.Str, ""))
+	v.Tokens = readKey(&first, gguf.KeyTokens, f.Strings, nil)
+	v.Types = readKey(&first, gguf.KeyTokenType, f.Int32s, nil)
+	v.Scores = readKey(&first, gguf.KeyScores, f.Floats, nil)
+	v.Merges = readKey(&first, gguf.KeyMerges, f.Strings, nil)
 	for key, id := range map[string]*int{
 		gguf.KeyBOS: &v.BOS, gguf.KeyEOS: &v.EOS, gguf.KeyEOT: &v.EOT, gguf.KeyUnknown: &v.UNK,
 		gguf.KeySeparator: &v.SEP, gguf.KeyPadding: &v.PAD, gguf.KeyMask: &v.MASK,
 	} {
-		if n := readKey(r, key, f.Int64, int64(*id)); n >= -1 && n < int64(len(v.Tokens)) {
+		if n := readKey(&first, key, f.Int64, int64(*id)); n >= -1 && n < int64(len(v.Tokens)) {
 			*id = int(n)
 		} else if first == nil {
 			first = fmt.Errorf("%s is %d, the vocabulary has %d tokens", key, n, len(v.Tokens))
 		}
 	}
-	v.AddBOS = readKey(r, gguf.KeyAddBOS, f.Bool, v.AddBOS)
-	v.AddEOS = readKey(r, gguf.KeyAddEOS, f.Bool, v.AddEOS)
-	v.AddSEP = readKey(r, gguf.KeyAddSeparator, f.Bool, v.AddSEP)
-	v.AddSpacePrefix = readKey(r, gguf.KeyAddSpacePrefix, f.Bool, v.AddSpacePrefix)
-	v.RemoveExtraSpaces = readKey(r, gguf.KeyRemoveExtraSpaces, f.Bool, v.RemoveExtraSpaces)
+	v.AddBOS = readKey(&first, gguf.KeyAddBOS, f.Bool, v.AddBOS)
+	v.AddEOS = readKey(&first, gguf.KeyAddEOS, f.Bool, v.AddEOS)
+	v.AddSEP = readKey(&first, gguf.KeyAddSeparator, f.Bool, v.AddSEP)
+	v.AddSpacePrefix = readKey(&first, gguf.KeyAddSpacePrefix, f.Bool, v.AddSpacePrefix)
+	v.RemoveExtraSpaces = readKey(&first, gguf.KeyRemoveExtraSpaces, f.Bool, v.RemoveExtraSpaces)
 	if c, ok := f.Lookup(gguf.KeyPrecompiledCharmap); ok {
 		bytes, ok := c.Any().([]uint8)
 		if !ok && first == nil {
@@ -183,16 +182,12 @@ func vocabOfGGUF(f *gguf.File) (tokenizer.Vocab, error) {
 	return v, first
 }
 
-// vocabReader keeps the first error of several keys.
-type vocabReader struct {
-	f     *gguf.File
-	first *error
-}
-
-func readKey[T any](r vocabReader, key string, get func(string) (T, bool, error), absent T) T {
+// readKey reads a key; absent is its value when the file has none. It keeps the
+// first error.
+func readKey[T any](first *error, key string, get func(string) (T, bool, error), absent T) T {
 	v, present, err := get(key)
-	if err != nil && *r.first == nil {
-		*r.first = err
+	if err != nil && *first == nil {
+		*first = err
 	}
 	if err != nil || !present {
 		return absent
