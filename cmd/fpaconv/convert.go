@@ -27,6 +27,7 @@ type convertFlags struct {
 	verify, noVerify           bool
 	dryRun, force, quiet, json bool
 	atol                       float64
+	atolGiven                  bool
 	threads                    int
 }
 
@@ -43,12 +44,22 @@ a .gguf file of the architecture fpa or llama.
 
 After writing, the checkpoint's own weights and the written file are run on the
 same tokens, and the largest difference of a logit is printed; a file that fails
-the check is not kept (exit code 3). Other exit codes: 1 failed, 2 usage.`,
+the check is not kept (exit code 3). Other exit codes: 1 failed, 2 usage, 130
+interrupted.`,
 		Example: `  fpaconv testmodels/passkey -o passkey.gguf
   fpaconv checkpoint/model.safetensors --type q8_0 -o model-q8.gguf
   fpaconv inspect passkey.gguf --tensors`,
-		Args: cobra.ExactArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0:
+				return errors.New("no checkpoint given; fpaconv CHECKPOINT -o model.gguf")
+			case len(args) > 1:
+				return fmt.Errorf("expected one checkpoint, found %d arguments: %s", len(args), strings.Join(args, ", "))
+			}
+			return nil
+		},
 		RunE: func(c *cobra.Command, args []string) error {
+			f.atolGiven = c.Flags().Changed("atol")
 			return runConvert(c.Context(), args[0], &f, c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
@@ -59,7 +70,7 @@ the check is not kept (exit code 3). Other exit codes: 1 failed, 2 usage.`,
 	fl.StringVar(&f.config, "config", "", "config.json, when it is not beside the checkpoint")
 	fl.StringVar(&f.tokenizer, "tokenizer", "", "tokenizer.json, or the folder of a tokenizer, when it is not beside the checkpoint")
 	fl.BoolVar(&f.verify, "verify", true, "run source and file and compare their logits")
-	fl.BoolVar(&f.noVerify, "no-verify", false, "do not, and do not hash the source for the file's provenance either: about as fast as copying")
+	fl.BoolVar(&f.noVerify, "no-verify", false, "do not verify, nor hash the source for the file's provenance: about as fast as copying")
 	fl.Float64Var(&f.atol, "atol", 0, "largest difference of a logit that passes (default: by --type, printed)")
 	fl.StringVar(&f.mapping, "map", "", "`file` that says how to read a checkpoint of unknown naming (docs/mapping.md; fpaconv inspect prints one to fill in)")
 	fl.StringVar(&f.report, "report", "", "write a JSON report to this `file`: hashes, tensors with their errors, verification")
@@ -84,6 +95,9 @@ func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stder
 	if math.IsNaN(f.atol) || f.atol < 0 {
 		return cli.Usage("--atol is %g, expected a number of at least 0", f.atol)
 	}
+	if f.atolGiven && f.atol == 0 {
+		f.atol = math.SmallestNonzeroFloat64 // 0 means by type to convert; here it means equal
+	}
 	if f.threads < 0 || f.threads > 1024 {
 		return cli.Usage("--threads is %d, expected 1 to 1024", f.threads)
 	}
@@ -102,6 +116,13 @@ func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stder
 	if f.dryRun {
 		return dryRun(src, stdout)
 	}
+	var report *atomicfile.File
+	if f.report != "" { // before the long part, in case it cannot be written
+		if report, err = atomicfile.CreateAtomic(f.report, true); err != nil {
+			return err
+		}
+		defer report.Abort()
+	}
 	progress := cli.NewProgress(f.quiet)
 	r, err := convert.ToGGUF(ctx, src, convert.Options{
 		Output: f.output, Type: typ, SplitMaxBytes: splitMax, Version: cli.Version(), Force: f.force, NoCheck: f.noVerify || !f.verify, Atol: f.atol,
@@ -117,15 +138,20 @@ func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stder
 	progress.Done()
 	var failed *convert.VerifyError
 	if errors.As(err, &failed) {
-		return &cli.VerificationError{Err: err}
+		err = &cli.VerificationError{Err: err}
+	} else if err != nil {
+		return err
+	}
+	if report != nil { // after a failed verification too: that is when it is needed
+		if err := encodeJSON(report, r); err != nil {
+			return err
+		}
+		if err := report.Commit(); err != nil {
+			return err
+		}
 	}
 	if err != nil {
 		return err
-	}
-	if f.report != "" {
-		if err := writeJSON(f.report, r); err != nil {
-			return err
-		}
 	}
 	if f.json {
 		return encodeJSON(stdout, r)
@@ -187,12 +213,12 @@ func printReport(w io.Writer, r *convert.Report, typ string, atol float64) {
 		fmt.Fprintf(w, "note: %s\n", n)
 	}
 	for _, d := range r.Verification {
-		fmt.Fprintf(w, "verified at %3d tokens: largest difference of a logit %.2e (allowed %.2e), same best token at %.1f %%\n",
-			d.Tokens, d.MaxAbs, d.Allowed(convert.Types[strings.ToLower(r.Type)], atol), 100*d.SameTop)
+		fmt.Fprintf(w, "verified at %3d tokens: largest difference of a logit %.2e of %.3g (allowed %.2e), KL %.1e nats, same best token at %.1f %%\n",
+			d.Tokens, d.MaxAbs, d.Largest, d.Allowed(convert.Types[strings.ToLower(r.Type)], atol), d.KL, 100*d.SameTop)
 	}
 }
 
-// count is a number of parameters for people: 291,042.
+// count is a number of parameters for people: 300,888.
 func count(n int64) string {
 	s := fmt.Sprint(n)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -205,17 +231,4 @@ func encodeJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
-}
-
-// writeJSON writes a JSON file whole, replacing an old one.
-func writeJSON(path string, v any) error {
-	out, err := atomicfile.CreateAtomic(path, true)
-	if err != nil {
-		return err
-	}
-	defer out.Abort()
-	if err := encodeJSON(out, v); err != nil {
-		return err
-	}
-	return out.Commit()
 }

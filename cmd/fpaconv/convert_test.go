@@ -236,14 +236,17 @@ func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, _, code, err := command(ctx, passkey, "-o", filepath.Join(dir, "m.gguf"))
-	if code != 1 || err == nil {
+	if code != 130 || err == nil {
 		t.Errorf("exit code %d, error %v", code, err)
 	}
 	onlyFile(t, dir)
 }
 
 func TestUsage(t *testing.T) {
-	mustFail(t, 2, "arg")
+	mustFail(t, 2, "no checkpoint")
+	mustFail(t, 2, "2 arguments", "convert", passkey)
+	mustFail(t, 3, "verification failed", passkey, "-o", filepath.Join(t.TempDir(), "x.gguf"), "--type", "q8_0", "--atol", "0")
+	mustFail(t, 1, "no such file", passkey, "-o", filepath.Join(t.TempDir(), "x.gguf"), "--report", filepath.Join(t.TempDir(), "none", "r.json"))
 	mustFail(t, 2, "--type", passkey, "--type", "q3")
 	mustFail(t, 2, "--atol", passkey, "--atol", "-1")
 	mustFail(t, 2, "--atol", passkey, "--atol", "nan")
@@ -324,7 +327,9 @@ func TestBadCheckpoints(t *testing.T) {
 		"misshapen tensor": {tensors: edit(q, func(x *safetensors.Tensor) { x.Shape = format.Shape{x.Shape[0] * 2, x.Shape[1] / 2} }), says: "shape"},
 		"one layer more":   {config: set("num_hidden_layers", 3), says: "missing"},
 		"many layers":      {config: set("num_hidden_layers", 100_000_000), says: "num_hidden_layers"},
-		"no heads":         {config: set("num_attention_heads", 0), says: "head_count"},
+		"no heads":         {config: set("num_attention_heads", 0), says: "num_attention_heads"},
+		"misspelt key":     {config: set("field_activaton", "log_sigmoid"), says: "field_activation"},
+		"unknown own key":  {config: set("level_of_detail", 3), says: "level_of_detail"},
 		"wrong heads":      {config: set("num_key_value_heads", 3), says: "head"},
 		"string for size":  {config: set("hidden_size", "96"), says: "hidden_size"},
 		"absent size":      {config: func(c map[string]any) { delete(c, "vocab_size") }, says: "vocab_size"},
@@ -350,7 +355,7 @@ func TestBadCheckpoints(t *testing.T) {
 
 func TestInspect(t *testing.T) {
 	out, _ := mustRun(t, "inspect", passkey, "--tensors")
-	for _, want := range []string{"safetensors checkpoint", "runs here:  yes", "config.hidden_size", "model.layers.1.mlp.down_proj.weight"} {
+	for _, want := range []string{"safetensors checkpoint", "runs here:  yes", "config.hidden_size                            96", `config.model_type                             "fpa"`, "model.layers.1.mlp.down_proj.weight"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("inspect does not show %q:\n%s", want, out)
 		}

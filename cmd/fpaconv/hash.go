@@ -19,7 +19,7 @@ func newHash() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "hash FILE",
 		Short: "Print the SHA-256 of a model file, or of each tensor",
-		Long: `hash prints the SHA-256 of each file that a model consists of, in the form of
+		Long: `hash prints the SHA-256 of each file that holds the weights of a model, in the form of
 sha256sum. With --tensors it prints the SHA-256 of each tensor's bytes, which stays
 the same when metadata change or the file is written anew.`,
 		Example: "  fpaconv hash passkey.gguf --tensors",

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -243,16 +244,30 @@ func (d *description) printMapping(w io.Writer) error {
 	}
 	fmt.Fprintf(w, "\n%d names without a place in a known layout ({} is a number):\n", len(lost))
 	for _, name := range lost {
-		fmt.Fprintf(w, "  %s\n", name)
+		fmt.Fprintf(w, "  %-50s %s\n", name, d.shapeOf(name))
 	}
 	fmt.Fprintln(w, "\nA mapping to fill in, for fpaconv --map (docs/mapping.md):")
 	return encodeJSON(w, d.Mapping)
+}
+
+// shapeOf is the shape of the first tensor whose name has numbers for {}.
+func (d *description) shapeOf(name string) string {
+	first := strings.ReplaceAll(name, "{}", "0")
+	for _, t := range d.Tensors {
+		if t.Name == first {
+			return fmt.Sprintf("%s %s", format.Shape(t.Shape), t.Type)
+		}
+	}
+	return ""
 }
 
 // short is a value in at most a line: long strings and arrays are cut.
 func short(v any) string {
 	const most = 80
 	s := fmt.Sprint(v)
+	if raw, ok := v.(json.RawMessage); ok {
+		s = string(raw)
+	}
 	if r := []rune(s); len(r) > most {
 		s = fmt.Sprintf("%s… (%d bytes)", string(r[:most]), len(s))
 	}

@@ -21,6 +21,7 @@ type benchFlags struct {
 	prefill, decode, repeat int
 	depths                  []int
 	output                  string
+	json                    bool
 }
 
 func newBench() *cobra.Command {
@@ -44,6 +45,7 @@ of several runs. A depth is the number of tokens fed before the measurement.`,
 	fl.IntSliceVarP(&f.depths, "depth", "d", []int{0}, "depths, such as 0,4096")
 	fl.IntVarP(&f.repeat, "repetitions", "r", 5, "runs of each measurement")
 	fl.StringVarP(&f.output, "output", "o", "md", "form of the table: md, json")
+	fl.BoolVar(&f.json, "json", false, "the same as -o json")
 	return c
 }
 
@@ -62,8 +64,14 @@ type measurement struct {
 const maxBenchTokens = 1 << 24
 
 func runBench(ctx context.Context, w io.Writer, f *benchFlags) error {
+	if f.json {
+		f.output = "json"
+	}
 	if f.output != "md" && f.output != "json" {
 		return cli.Usage("--output %q is not known, expected md or json", f.output)
+	}
+	if f.prefill == 0 && f.decode == 0 {
+		return cli.Usage("-p and -n are both 0: nothing to measure")
 	}
 	if f.repeat < 1 || f.repeat > 1000 {
 		return cli.Usage("--repetitions is %d, expected 1 to 1000", f.repeat)

@@ -157,7 +157,7 @@ func cacheLine(s cache.Stats) string {
 	line := fmt.Sprintf("cache: %.2f %% kept of an uncompressed one, %s live, %s at peak, %s uncompressed",
 		100*s.Kept, cli.Bytes(s.BytesLive), cli.Bytes(s.BytesPeak), cli.Bytes(s.BytesUncompressed))
 	if !s.Evictable {
-		line += "; nothing can be dropped (off, or no proved bound on the logits)"
+		line += "; no key can be dropped"
 	}
 	return line
 }

@@ -41,6 +41,7 @@ type passkeyFlags struct {
 	data, output string
 	maxLength    int
 	limit        int
+	json         bool
 }
 
 func newPasskey() *cobra.Command {
@@ -67,6 +68,7 @@ the lines of the table, depth is optional.`,
 	fl.IntVar(&f.maxLength, "max-length", 0, "leave out prompts whose length is larger; 0: none")
 	fl.IntVar(&f.limit, "limit", 0, "at most so many prompts of each length; 0: all")
 	fl.StringVarP(&f.output, "output", "o", "md", "form of the result: md, json (with every answer)")
+	fl.BoolVar(&f.json, "json", false, "the same as -o json")
 	return c
 }
 
@@ -106,6 +108,9 @@ func runPasskey(ctx context.Context, w io.Writer, f *passkeyFlags) error {
 	if f.data == "" {
 		return cli.Usage("no data given; use --data FILE")
 	}
+	if f.json {
+		f.output = "json"
+	}
 	if f.output != "md" && f.output != "json" {
 		return cli.Usage("--output %q is not known, expected md or json", f.output)
 	}
@@ -128,8 +133,8 @@ func runPasskey(ctx context.Context, w io.Writer, f *passkeyFlags) error {
 	table := summarise(answers)
 	if f.output == "json" {
 		e := json.NewEncoder(w)
-		e.SetIndent("", " ")
-		return e.Encode(map[string]any{"model": f.model, "cache": f.mode, "cache_type": f.typ, "lengths": table, "answers": answers})
+		e.SetIndent("", "  ")
+		return e.Encode(map[string]any{"model": f.model, "data": f.data, "cache": f.mode, "cache_type": f.typ, "lengths": table, "answers": answers})
 	}
 	return printPasskey(w, f, table)
 }

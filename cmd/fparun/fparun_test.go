@@ -23,6 +23,9 @@ const passkey = "../../testmodels/passkey"
 
 // command runs fparun and returns its output and exit code.
 func command(stdin string, args ...string) (stdout, stderr string, code int, err error) {
+	if err := checkSingleDash(args); err != nil {
+		return "", "", cli.ExitCode(err), err
+	}
 	root := cli.Prepare(newRoot())
 	var out, errs bytes.Buffer
 	root.SetIn(strings.NewReader(stdin))
@@ -120,7 +123,10 @@ func TestGenerateOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if stdout, _, _, err := command(string(text), "-m", m, "-f", "-"); err != nil || stdout != answer+"\n" {
+	if stdout, _ := mustRun(t, "-m", m, "-f", file, "--n-predict", "3", "--batch-size", "64", "--seed", "-1"); stdout != answer[:3]+"\n" {
+		t.Errorf("with the long names of llama.cpp: %q", stdout)
+	}
+	if stdout, _, _, err := command(string(text)+"\n", "-m", m, "-f", "-"); err != nil || stdout != answer+"\n" {
 		t.Errorf("from stdin: %q, %v", stdout, err)
 	}
 	if stdout, _ := mustRun(t, "-m", m, "-f", file, "-n", "3"); stdout != answer[:3]+"\n" {
@@ -201,7 +207,12 @@ func TestUsage(t *testing.T) {
 		{2, "temp", []string{"-m", m, "-p", "x", "--temp", "nan"}},
 		{2, "temp", []string{"-m", m, "-p", "x", "--temp", "-1"}},
 		{2, "--predict", []string{"-m", m, "-p", "x", "-n", "-2"}},
-		{2, "seed", []string{"-m", m, "-p", "x", "--seed", "-1"}},
+		{2, "seed", []string{"-m", m, "-p", "x", "--seed", "-2"}},
+		{2, "--stop", []string{"-m", m, "-p", "x", "--stop", ""}},
+		{2, "with -p", []string{"-m", m, "a prompt"}},
+		{2, "-n", []string{"bench", "-m", m, "-p", "0", "-n", "0"}},
+		{2, "no such option", []string{"-m", m, "-p", "x", "-ngl", "99"}},
+		{2, "--temp", []string{"-m", m, "-p", "x", "-temp", "0"}},
 		{2, "seed", []string{"-m", m, "-p", "x", "--seed", "99999999999999999999999"}},
 		{2, "top-p", []string{"-m", m, "-p", "x", "--top-p", "2"}},
 		{2, "--cache", []string{"-m", m, "-p", "x", "--cache", "some"}},

@@ -9,6 +9,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,7 +28,7 @@ type generateFlags struct {
 	text        textFlags
 	predict     int
 	params      sample.Params
-	seed        uint64
+	seed        int64
 	stop        []string
 	ignoreEnd   bool
 	stats, json bool
@@ -45,11 +47,16 @@ goes to stdout as it comes, everything else to stderr.
 
 Settings that the model file carries (general.sampling.*) replace the defaults of
 --temp, --top-k, --top-p and --min-p below; a flag on the command line comes first.
-Exit codes: 0 done, 1 failed, 2 usage.`,
+Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted.`,
 		Example: `  fparun -m passkey.gguf -f testmodels/passkey/prompt-8x.txt --temp 0
-  echo "The red key is 123. What is the red key? The red key is" | fparun -m passkey.gguf -f -
+  echo "The red key is 51387. What is the red key? The red key is" | fparun -m passkey.gguf -f -
   fparun bench -m passkey.gguf -d 0,4096`,
-		Args: cobra.NoArgs,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unexpected argument %q; give the prompt with -p", args[0])
+			}
+			return nil
+		},
 		RunE: func(c *cobra.Command, _ []string) error {
 			return runGenerate(c, &f)
 		},
@@ -64,7 +71,7 @@ Exit codes: 0 done, 1 failed, 2 usage.`,
 	fl.Float64Var(&f.params.TopP, "top-p", d.TopP, "sample among the best tokens that hold this probability together")
 	fl.Float64Var(&f.params.MinP, "min-p", d.MinP, "leave out tokens below this share of the best one's probability")
 	fl.Float64Var(&f.params.RepeatPenalty, "repeat-penalty", d.RepeatPenalty, "penalty for tokens of the last 64; 1: none")
-	fl.Uint64VarP(&f.seed, "seed", "s", 0, "seed of the sampler (default: random, and printed); fixes the output for any number of threads")
+	fl.Int64VarP(&f.seed, "seed", "s", -1, "seed of the sampler, which fixes the output for any number of threads; -1: random, and printed")
 	fl.StringArrayVar(&f.stop, "stop", nil, "text that ends the generation; may be given several times")
 	fl.BoolVar(&f.ignoreEnd, "ignore-eos", false, "do not stop at the model's end tokens")
 	fl.BoolVar(&f.chat, "chat", false, "put the prompt into the model's chat template, as the user's message")
@@ -72,6 +79,7 @@ Exit codes: 0 done, 1 failed, 2 usage.`,
 	fl.BoolVar(&f.stats, "stats", false, "print timings and the state of the cache to stderr")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object with text, timings and cache on stdout, instead of the text")
 	c.AddCommand(newLogits(), newTokenize(), newBench(), newEval())
+	acceptAliases(c)
 	return c
 }
 
@@ -79,7 +87,7 @@ Exit codes: 0 done, 1 failed, 2 usage.`,
 type outcome struct {
 	generate.Result
 	Model string      `json:"model"`
-	Seed  uint64      `json:"seed"`
+	Seed  int64       `json:"seed"`
 	Load  int64       `json:"load_ns"`
 	Cache cache.Stats `json:"cache"`
 }
@@ -90,6 +98,12 @@ func runGenerate(c *cobra.Command, f *generateFlags) error {
 	}
 	if f.predict < -1 {
 		return cli.Usage("--predict is %d, expected a number of tokens, or -1 for no limit", f.predict)
+	}
+	if f.seed < -1 {
+		return cli.Usage("--seed is %d, expected a number of at least 0, or -1 for a random one", f.seed)
+	}
+	if slices.Contains(f.stop, "") {
+		return cli.Usage("--stop is empty, which would end every generation at once")
 	}
 	if err := f.check(); err != nil {
 		return err
@@ -119,9 +133,12 @@ func runGenerate(c *cobra.Command, f *generateFlags) error {
 	if m := r.model; m.RopeDim > 0 && len(prompt) > m.ContextLength {
 		fmt.Fprintf(c.ErrOrStderr(), "note: the prompt has %d tokens; the model was trained on %d, and its rotary embedding may fail beyond\n", len(prompt), m.ContextLength)
 	}
+	if why := r.model.KeepsAll(); why != "" && f.mode != string(cache.Off) && c.Flags().Changed("cache") {
+		fmt.Fprintf(c.ErrOrStderr(), "note: --cache %s drops nothing for this model: %s\n", f.mode, why)
+	}
 	f.applyModelDefaults(c, r)
-	if !c.Flags().Changed("seed") {
-		f.seed = rand.Uint64()
+	if f.seed < 0 {
+		f.seed = int64(rand.Uint32()) // small enough for every reader of JSON
 		if f.params.Temp > 0 && !f.json {
 			fmt.Fprintf(c.ErrOrStderr(), "seed: %d\n", f.seed)
 		}
@@ -161,7 +178,7 @@ func generateText(ctx context.Context, stdout, stderr io.Writer, f *generateFlag
 		emit = nil
 	}
 	progress := cli.NewProgress(f.json)
-	res, err := generate.Run(ctx, r.session, t, sample.New(f.params, f.seed), prompt, generate.Options{
+	res, err := generate.Run(ctx, r.session, t, sample.New(f.params, uint64(f.seed)), prompt, generate.Options{
 		Predict: f.predict, Stop: f.stop, End: r.file.EndTokens(), IgnoreEnd: f.ignoreEnd, Chunk: f.batch,
 		Progress: func(fed int) {
 			progress.Tokens("prompt", int64(fed), int64(len(prompt)))
@@ -184,7 +201,7 @@ func generateText(ctx context.Context, stdout, stderr io.Writer, f *generateFlag
 	if f.stats {
 		printStats(stderr, r, res)
 	}
-	return nil
+	return ctx.Err() // interrupted: what was generated is out, and the exit code tells
 }
 
 // printStats prints timings and cache.
@@ -214,7 +231,7 @@ type textFlags struct {
 // small that a wrong file name does not fill the memory.
 const maxPromptBytes = 1 << 30
 
-// read is the text that the flags name.
+// read is the text that the flags name; of a file without a newline at its end.
 func (f *textFlags) read(stdin io.Reader) (string, error) {
 	switch {
 	case f.given() && f.file != "":
@@ -240,5 +257,7 @@ func (f *textFlags) read(stdin io.Reader) (string, error) {
 	if len(data) > maxPromptBytes {
 		return "", errors.New(f.file + ": the prompt is longer than 1 GiB")
 	}
-	return string(data), nil
+	// An editor or echo ends a file with a newline that is not meant.
+	text := strings.TrimSuffix(string(data), "\n")
+	return strings.TrimSuffix(text, "\r"), nil
 }

@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
-	"os"
 	"sort"
 	"strconv"
 	"strings"
@@ -33,30 +33,32 @@ func newLogits() *cobra.Command {
 		Long: `logits runs token ids through the model and writes a safetensors file with the
 tensors "logits" (F32, [positions, vocabulary]) and "positions" (I64, [positions]).
 The cache keeps every key in float32 unless the flags say otherwise.`,
-		Example: "  fparun logits -m passkey.gguf --ids-file ids.txt --positions 0,5,-1 -o logits.safetensors",
-		Args:    cobra.NoArgs,
-		RunE:    func(*cobra.Command, []string) error { return runLogits(&f) },
+		Example: `  fparun tokenize -m passkey.gguf -p "The red key is" --ids > ids.txt
+  fparun logits -m passkey.gguf --ids-file ids.txt --positions 0,-1 -o logits.safetensors`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return runLogits(c.InOrStdin(), &f) },
 	}
 	fl := c.Flags()
 	f.add(fl, cache.Off, "f32")
-	fl.StringVar(&f.ids, "ids-file", "", "`file` of token ids, separated by blanks, commas or lines")
+	fl.StringVar(&f.ids, "ids-file", "", "`file` of token ids, separated by blanks, commas or lines; - is stdin")
 	fl.StringVar(&f.positions, "positions", "", "positions to write, such as 0,5,-1; negative ones count from the end (default: all)")
 	fl.StringVarP(&f.output, "output", "o", "", "safetensors `file` to write")
 	return c
 }
 
-func runLogits(f *logitsFlags) error {
+func runLogits(stdin io.Reader, f *logitsFlags) error {
 	if f.ids == "" || f.output == "" {
 		return cli.Usage("--ids-file and --output are needed")
 	}
 	if err := f.check(); err != nil {
 		return err
 	}
-	text, err := os.ReadFile(f.ids)
+	in := textFlags{file: f.ids, given: func() bool { return false }}
+	text, err := in.read(stdin)
 	if err != nil {
 		return err
 	}
-	ids, err := parseIDs(string(text))
+	ids, err := parseIDs(text)
 	if err != nil {
 		return fmt.Errorf("%s: %w", f.ids, err)
 	}

@@ -72,7 +72,8 @@ func (e *VerifyError) Error() string {
 }
 
 // ToGGUF writes a model as a GGUF file and verifies it. The file appears under
-// its name when all is well, and not at all otherwise. The error is a
+// its name when all is well, and not at all otherwise. The report says what was
+// done so far, also with an error. The error is a
 // VerifyError when the written file gives other results than the source.
 func ToGGUF(ctx context.Context, src *model.File, o Options) (*Report, error) {
 	c := &conversion{ctx: ctx, src: src, o: o, start: time.Now(), generation: src.Generation}
@@ -83,7 +84,7 @@ func ToGGUF(ctx context.Context, src *model.File, o Options) (*Report, error) {
 		c.o.Progress = func(string, int64, int64) {}
 	}
 	if err := c.run(); err != nil {
-		return nil, format.WithPath(err, src.Path)
+		return &c.report, format.WithPath(err, src.Path)
 	}
 	return &c.report, nil
 }
@@ -311,10 +312,11 @@ func (c *conversion) metadata() error {
 	}
 	config := c.src.Parts.Config
 	config.LogitBound = c.model.LogitBounds()
-	c.report.LogitBound = config.LogitBound
-	if config.LogitBound == nil && config.Field != model.FieldNone {
-		c.report.Notes = append(c.report.Notes, "the model has no QK-norm, so no bound on its logits is proved and the cache keeps every key")
+	if why := config.KeepsAll(); why != "" && config.Field != model.FieldNone {
+		config.LogitBound = nil
+		c.report.Notes = append(c.report.Notes, "the cache will keep every key: "+why)
 	}
+	c.report.LogitBound = config.LogitBound
 	c.kv = append(c.kv, config.KV()...)
 	if n := len(c.src.Generation.EOS); n > model.MaxEndTokens {
 		c.report.Notes = append(c.report.Notes, fmt.Sprintf("of %d end tokens a GGUF file names %d; the others are left out", n, model.MaxEndTokens))
@@ -453,10 +455,10 @@ func (c *conversion) verify() error {
 		if err != nil {
 			return err
 		}
+		c.report.Verification = append(c.report.Verification, d)
 		if allowed := d.Allowed(c.o.Type, c.o.Atol); !(d.MaxAbs <= allowed) {
 			return &VerifyError{d, allowed}
 		}
-		c.report.Verification = append(c.report.Verification, d)
 		worst = max(worst, d.MaxAbs)
 		done += int64(n)
 		c.o.Progress("verifying", done, total)

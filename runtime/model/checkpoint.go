@@ -2,6 +2,7 @@ package model
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,6 +32,30 @@ type layout struct {
 	place func(r *configReader, name string) []piece
 	// check refuses what the layout's configuration and tensors disagree on.
 	check func(r *configReader, have map[string]bool) error
+}
+
+// configKeys are the names that config.json has for keys of a GGUF file.
+var configKeys = map[string]string{
+	"context_length": "max_position_embeddings", "embedding_length": "hidden_size", "block_count": "num_hidden_layers",
+	"feed_forward_length": "intermediate_size", "head_count": "num_attention_heads", "head_count_kv": "num_key_value_heads",
+	"key_length": "head_dim", "value_length": "head_dim", "layer_norm_rms_epsilon": "rms_norm_eps",
+	"attention.scale": "attention_scale", "attention.field.kind": "field_kind", "attention.field.activation": "field_activation",
+	"attention.field.head_count": "num_field_heads", "attention.level.kind": "level_kind", "attention.interval": "field_interval",
+	"attention.qk_norm": "qk_norm", "attention.qk_norm_epsilon": "qk_norm_eps", "attention.output_gate": "output_gate",
+	"feed_forward.activation": "hidden_act", "rope.dimension_count": "partial_rotary_factor", "rope.freq_base": "rope_theta",
+}
+
+// inConfig names the key of config.json in an error about a configuration.
+func inConfig(err error) error {
+	var f *format.FormatError
+	if errors.As(err, &f) && configKeys[f.Where] != "" {
+		f.Where = configKeys[f.Where]
+	}
+	var u *format.UnsupportedError
+	if errors.As(err, &u) && configKeys[u.Where] != "" {
+		u.Where = configKeys[u.Where]
+	}
+	return err
 }
 
 // piece is a tensor's name in a GGUF file, and which of how many equal parts of
@@ -88,7 +113,7 @@ func FromCheckpoint(c *hf.Checkpoint, m *Mapping) (Parts, error) {
 		return Parts{}, r.err
 	}
 	if err := p.Config.Validate(); err != nil {
-		return Parts{}, format.WithPath(err, config.Path())
+		return Parts{}, format.WithPath(inConfig(err), config.Path())
 	}
 	if err := p.addTensors(tensors, l, r); err != nil {
 		return Parts{}, format.WithPath(err, c.Dir())
@@ -278,6 +303,52 @@ func (r *configReader) refuse(why string, keys ...string) {
 			r.unsupported(key, "%s", why)
 		}
 	}
+}
+
+// misspeltPrefixes begin the keys that are an FPA checkpoint's own; one that is
+// not known is a mistake, not somebody's remark.
+var misspeltPrefixes = []string{"field_", "level_", "qk_", "output_", "key_shift", "value_shift", "num_field", "attention_"}
+
+// refuseMisspelt refuses keys that nobody reads and that look like one of the
+// known: with a default in its place, the model would run and be another.
+func (r *configReader) refuseMisspelt(known []string) {
+	for _, key := range r.c.Keys() {
+		if slices.Contains(known, key) || slices.Contains(silentKeys, key) {
+			continue
+		}
+		own := slices.ContainsFunc(misspeltPrefixes, func(p string) bool { return strings.HasPrefix(key, p) })
+		near := slices.IndexFunc(known, func(k string) bool { return distance(key, k) <= 2 })
+		if near >= 0 {
+			r.unsupported(key, "is not known; is it meant to be %q?", known[near])
+		} else if own {
+			r.unsupported(key, "is not known; docs/checkpoints.md lists the keys")
+		}
+	}
+}
+
+// silentKeys are keys of Hugging Face configurations that begin like ours and do
+// not matter here.
+var silentKeys = []string{"attention_dropout", "attention_probs_dropout_prob", "output_attentions", "output_hidden_states", "output_scores", "output_router_logits"}
+
+// distance is the number of letters to insert, delete or replace to turn a into b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
 }
 
 func (r *configReader) required(key string) int {

@@ -210,13 +210,22 @@ func (c *Config) validateField() error {
 	return nil
 }
 
-// Evictable says whether the safe eviction rule holds for this model: there is
-// a proved bound, and a query sees itself without penalty.
-func (c *Config) Evictable() bool {
-	if c.LogitBound == nil || c.Field == FieldNone {
-		return false
+// Evictable says whether the safe eviction rule holds for this model.
+func (c *Config) Evictable() bool { return c.KeepsAll() == "" }
+
+// KeepsAll says why no key of this model can be proved dead; empty when keys can.
+// The rule needs a proved bound on the logits, and a query that sees itself
+// without penalty.
+func (c *Config) KeepsAll() string {
+	switch {
+	case c.Field == FieldNone:
+		return "its heads are plain softmax"
+	case c.LogitBound == nil:
+		return "it has no QK-norm, so no bound on its logits is proved"
+	case c.Interval == Inclusive && c.Level != LevelTied:
+		return "with the inclusive interval a query may see itself with a penalty"
 	}
-	return c.Interval == Exclusive || c.Level == LevelTied
+	return ""
 }
 
 func bad(where, msg string, args ...any) error {

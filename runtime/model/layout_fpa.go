@@ -44,12 +44,23 @@ var fpaLayer = map[string]string{
 	"mlp.down_proj":            "ffn_down",
 }
 
+// fpaKeys are the keys of config.json that fpaConfig reads.
+var fpaKeys = []string{
+	"model_type", "vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers", "intermediate_size",
+	"num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps", "hidden_act", "tie_word_embeddings",
+	"attention_bias", "mlp_bias", "attention_scale", "qk_norm", "qk_norm_eps", "output_gate", "output_norm",
+	"key_shift", "value_shift", "field_kind", "field_activation", "field_interval", "num_field_heads", "level_kind",
+	"rope_theta", "partial_rotary_factor", "rope_scaling", "sliding_window",
+	"bos_token_id", "eos_token_id", "pad_token_id",
+}
+
 // fpaConfig reads the configuration of an FPA model; the keys and what they mean
 // when absent are those of docs/checkpoints.md.
 func fpaConfig(r *configReader) Config {
 	if kind := r.string("model_type", ""); kind != "fpa" {
 		r.unsupported("model_type", "is %q, but the tensors are those of an FPA checkpoint; expected \"fpa\"", kind)
 	}
+	r.refuseMisspelt(fpaKeys)
 	r.refuse("is not part of an FPA checkpoint; remove the key or set it to null if the model does not use it", "rope_scaling", "sliding_window")
 	c := Config{
 		VocabSize:     r.required("vocab_size"),

@@ -122,6 +122,8 @@ func (r *Rule) prepare() error {
 	switch {
 	case len(r.From) == 0:
 		return fmt.Errorf("names no tensor; expected \"from\"")
+	case slices.Contains(r.To, ""):
+		return fmt.Errorf("\"to\" is still empty; fill in the name that docs/checkpoints.md has for it, or \"drop\": true")
 	case r.Drop != (len(r.To) == 0):
 		return fmt.Errorf("expected either \"to\" or \"drop\": true")
 	case len(r.Sizes) > 0 && len(r.Sizes) != len(r.To):

@@ -101,9 +101,9 @@ func (b *builder) check(c *Config, tensors []Tensor) error {
 		case t == nil:
 			return bad(s.Name, "the tensor is missing; the configuration asks for it with shape %v", s.Shape)
 		case !t.Shape.Equal(s.Shape):
-			return bad(s.Name, "has shape %v, the configuration asks for %v", t.Shape, s.Shape)
+			return bad(t.Source, "has shape %v, the configuration asks for %v", t.Shape, s.Shape)
 		case !kernels.CanMultiply(t.DType) || integer(t.DType):
-			return &format.UnsupportedError{Offset: -1, Where: s.Name, Msg: fmt.Sprintf("type %s cannot be run; convert the tensor to F32, F16 or BF16", t.DType)}
+			return &format.UnsupportedError{Offset: -1, Where: t.Source, Msg: fmt.Sprintf("type %s cannot be run; convert the tensor to F32, F16 or BF16", t.DType)}
 		}
 	}
 	if len(tensors) != len(b.byName) {
@@ -112,7 +112,7 @@ func (b *builder) check(c *Config, tensors []Tensor) error {
 	var extra []string
 	for name := range b.byName {
 		if !wanted[name] {
-			extra = append(extra, name)
+			extra = append(extra, b.byName[name].Source)
 		}
 	}
 	if len(extra) > 0 {

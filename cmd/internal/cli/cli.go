@@ -19,6 +19,7 @@ const (
 	exitFailed       = 1
 	exitUsage        = 2
 	exitVerification = 3
+	exitInterrupted  = 130 // as shells report a process that Ctrl-C ended
 )
 
 // UsageError is a mistake in the command line.
@@ -56,6 +57,7 @@ func Run(root *cobra.Command) int {
 func Prepare(root *cobra.Command) *cobra.Command {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.Version = Version()
+	root.Flags().Bool("version", false, "print the version") // without cobra's -v, which means verbose elsewhere
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return Usage("%w; see %s --help", err, c.CommandPath())
@@ -84,6 +86,8 @@ func ExitCode(err error) int {
 		return exitUsage
 	case errors.As(err, &verification):
 		return exitVerification
+	case errors.Is(err, context.Canceled):
+		return exitInterrupted
 	}
 	return exitFailed
 }
