@@ -118,7 +118,10 @@ func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stder
 	}
 	var report *atomicfile.File
 	if f.report != "" { // before the long part, in case it cannot be written
-		if report, err = atomicfile.CreateAtomic(f.report, true); err != nil {
+		if err := cli.NotOneOf(f.report, "--report", append(src.DataFiles(), path, f.output, f.config, f.tokenizer, f.mapping)...); err != nil {
+			return err
+		}
+		if report, err = atomicfile.CreateAtomic(f.report, f.force); err != nil {
 			return err
 		}
 		defer report.Abort()
@@ -183,10 +186,10 @@ func parseSize(s string) (int64, error) {
 // checkKind refuses kinds of output that cannot be written.
 func checkKind(to, output string) error {
 	if to == "" {
-		to = strings.TrimPrefix(strings.ToLower(filepath.Ext(output)), ".")
+		to = strings.TrimPrefix(filepath.Ext(output), ".")
 	}
-	if to != "gguf" && (to != "" || output != "") {
-		return cli.Usage("cannot write %q, expected a name that ends in .gguf, or --to gguf", to)
+	if !strings.EqualFold(to, "gguf") && (to != "" || output != "") {
+		return cli.Usage("cannot write %q as %q, expected a name that ends in .gguf, or --to gguf", output, to)
 	}
 	return nil
 }

@@ -208,6 +208,29 @@ func TestSplit(t *testing.T) {
 	mustFail(t, 1, "missing", "verify", whole, first)
 }
 
+// TestReportTarget keeps --report from destroying what is read or written.
+func TestReportTarget(t *testing.T) {
+	dir := t.TempDir()
+	out, copied := filepath.Join(dir, "m.gguf"), broken(t, nil, nil)
+	mustFail(t, 2, "destroy", copied, "-o", out, "--report", out, "--force")
+	mustFail(t, 2, "destroy", copied, "-o", out, "--report", filepath.Join(copied, "model.safetensors"), "--force")
+	mustRun(t, copied, "-o", out, "--report", filepath.Join(dir, "r.json"))
+	mustFail(t, 1, "--force", copied, "-o", filepath.Join(dir, "n.gguf"), "--report", filepath.Join(dir, "r.json"))
+	onlyFile(t, dir, "m.gguf", "r.json")
+}
+
+// TestControlCharacters shows a file's escape sequences, and does not send them.
+func TestControlCharacters(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.safetensors")
+	if err := safetensors.WriteFile(path, false, nil, map[string]string{"a": "\x1b]0;owned\x07\r\n"}); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := mustRun(t, "inspect", path)
+	if strings.ContainsAny(out, "\x1b\x07\r") || !strings.Contains(out, `\x1b]0;owned\x07\x0d\n`) {
+		t.Errorf("inspect prints %q", out)
+	}
+}
+
 func TestExisting(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "m.gguf")
@@ -270,7 +293,7 @@ func broken(t *testing.T, tensors func([]safetensors.Tensor) []safetensors.Tenso
 	if tensors != nil {
 		list = tensors(list)
 	}
-	if err := safetensors.WriteFile(filepath.Join(dir, "model.safetensors"), list, nil); err != nil {
+	if err := safetensors.WriteFile(filepath.Join(dir, "model.safetensors"), false, list, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"config.json", "tokenizer.json", "generation_config.json"} {
@@ -362,7 +385,7 @@ func TestInspect(t *testing.T) {
 	}
 	// Tensors without a configuration are shown too.
 	lone := filepath.Join(t.TempDir(), "x.safetensors")
-	if err := safetensors.WriteFile(lone, nil, map[string]string{"made": "here"}); err != nil {
+	if err := safetensors.WriteFile(lone, false, nil, map[string]string{"made": "here"}); err != nil {
 		t.Fatal(err)
 	}
 	out, _ = mustRun(t, "inspect", lone)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/firstpassage/fpa/cmd/internal/cli"
 	"github.com/firstpassage/fpa/format/gguf"
 	"github.com/firstpassage/fpa/format/hf"
 	"github.com/firstpassage/fpa/format/safetensors"
@@ -40,7 +41,7 @@ func runHash(path string, tensors bool, w io.Writer) error {
 	defer closeFile()
 	if tensors {
 		for _, t := range views {
-			if _, err := fmt.Fprintf(w, "%x  %s\n", sha256.Sum256(t.Data), t.Name); err != nil {
+			if _, err := fmt.Fprintf(w, "%x  %s\n", sha256.Sum256(t.Data), cli.Clean(t.Name)); err != nil {
 				return err
 			}
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -200,7 +201,13 @@ func (d *description) tryModel(path string) {
 	}
 }
 
-func (d *description) print(w io.Writer, tensors bool) error {
+func (d *description) print(out io.Writer, tensors bool) error {
+	w := bufio.NewWriter(out)
+	d.printAll(w, tensors)
+	return w.Flush()
+}
+
+func (d *description) printAll(w io.Writer, tensors bool) {
 	fmt.Fprintf(w, "file:       %s\nformat:     %s\n", d.Path, d.Format)
 	if len(d.Files) > 1 {
 		fmt.Fprintf(w, "parts:      %d\n", len(d.Files))
@@ -215,27 +222,26 @@ func (d *description) print(w io.Writer, tensors bool) error {
 	if d.Runs {
 		fmt.Fprintln(w, "runs here:  yes")
 	} else {
-		fmt.Fprintf(w, "runs here:  no: %s\n", d.Reason)
+		fmt.Fprintf(w, "runs here:  no: %s\n", cli.Clean(d.Reason))
 	}
 	fmt.Fprintln(w)
 	for _, m := range d.Metadata {
-		fmt.Fprintf(w, "%-45s %s\n", m.Key, short(m.Value))
+		fmt.Fprintf(w, "%-45s %s\n", cli.Clean(m.Key), short(m.Value))
 	}
 	if tensors {
 		fmt.Fprintln(w)
 		for _, t := range d.Tensors {
-			fmt.Fprintf(w, "%-45s %-6s %-18s %12d bytes at %d\n", t.Name, t.Type, format.Shape(t.Shape), t.Bytes, t.Offset)
+			fmt.Fprintf(w, "%-45s %-6s %-18s %12d bytes at %d\n", cli.Clean(t.Name), t.Type, format.Shape(t.Shape), t.Bytes, t.Offset)
 		}
 	}
 	if d.Mapping != nil {
-		return d.printMapping(w)
+		d.printMapping(w)
 	}
-	return nil
 }
 
 // printMapping prints a mapping to fill in, and names the tensors that have no
 // place yet.
-func (d *description) printMapping(w io.Writer) error {
+func (d *description) printMapping(w io.Writer) {
 	var lost []string
 	for _, r := range d.Mapping.Tensors {
 		if r.To[0] == "" {
@@ -244,10 +250,10 @@ func (d *description) printMapping(w io.Writer) error {
 	}
 	fmt.Fprintf(w, "\n%d names without a place in a known layout ({} is a number):\n", len(lost))
 	for _, name := range lost {
-		fmt.Fprintf(w, "  %-50s %s\n", name, d.shapeOf(name))
+		fmt.Fprintf(w, "  %-50s %s\n", cli.Clean(name), d.shapeOf(name))
 	}
 	fmt.Fprintln(w, "\nA mapping to fill in, for fpaconv --map (docs/mapping.md):")
-	return encodeJSON(w, d.Mapping)
+	encodeJSON(w, d.Mapping) //nolint:errcheck // the writer below keeps its error
 }
 
 // shapeOf is the shape of the first tensor whose name has numbers for {}.
@@ -271,5 +277,5 @@ func short(v any) string {
 	if r := []rune(s); len(r) > most {
 		s = fmt.Sprintf("%s… (%d bytes)", string(r[:most]), len(s))
 	}
-	return strings.ReplaceAll(s, "\n", `\n`)
+	return cli.Clean(s)
 }

@@ -38,6 +38,9 @@ than --atol allows.`,
 			if math.IsNaN(f.atol) || f.atol < 0 {
 				return cli.Usage("--atol is %g, expected a number of at least 0", f.atol)
 			}
+			if f.threads < 0 || f.threads > 1024 {
+				return cli.Usage("--threads is %d, expected 1 to 1024", f.threads)
+			}
 			return runVerify(c.Context(), args[0], args[1], f, c.OutOrStdout())
 		},
 	}

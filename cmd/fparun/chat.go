@@ -20,7 +20,7 @@ func chatPrompt(f *model.File, t *tokenizer.Tokenizer, system, prompt string) (s
 	}
 	template, err := chat.Parse(source, chat.Limits{})
 	if err != nil {
-		return "", fmt.Errorf("%s: chat template: %w", f.Path, err)
+		return "", fmt.Errorf("%s: %w", f.Path, err)
 	}
 	in := chat.Input{AddGenerationPrompt: true}
 	if system != "" {
@@ -35,7 +35,7 @@ func chatPrompt(f *model.File, t *tokenizer.Tokenizer, system, prompt string) (s
 	}
 	text, err := template.Render(in)
 	if err != nil {
-		return "", fmt.Errorf("%s: chat template: %w", f.Path, err)
+		return "", fmt.Errorf("%s: %w", f.Path, err)
 	}
 	return text, nil
 }

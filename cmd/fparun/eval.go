@@ -108,6 +108,9 @@ func runPasskey(ctx context.Context, w io.Writer, f *passkeyFlags) error {
 	if f.data == "" {
 		return cli.Usage("no data given; use --data FILE")
 	}
+	if f.limit < 0 || f.maxLength < 0 {
+		return cli.Usage("--limit and --max-length are numbers of at least 0")
+	}
 	if f.json {
 		f.output = "json"
 	}
@@ -139,6 +142,10 @@ func runPasskey(ctx context.Context, w io.Writer, f *passkeyFlags) error {
 	return printPasskey(w, f, table)
 }
 
+// maxDataBytes bounds the text of an evaluation, which is held in memory: a small
+// gzip file can hold very much.
+const maxDataBytes = 256_000_000
+
 // readQuestions reads the data and checks every line.
 func readQuestions(f *passkeyFlags) ([]question, error) {
 	file, err := os.Open(f.data)
@@ -154,13 +161,16 @@ func readQuestions(f *passkeyFlags) ([]question, error) {
 		}
 		r = z
 	}
+	limited := &io.LimitedReader{R: r, N: maxDataBytes}
 	var out []question
 	count := make(map[int]int)
-	d := json.NewDecoder(bufio.NewReader(r))
+	d := json.NewDecoder(bufio.NewReader(limited))
 	for line := 1; ; line++ {
 		var q question
 		if err := d.Decode(&q); err == io.EOF {
 			break
+		} else if limited.N <= 0 {
+			return nil, fmt.Errorf("%s: holds more than %d MB of text; split it", f.data, maxDataBytes/1_000_000)
 		} else if err != nil {
 			return nil, fmt.Errorf("%s: question %d: %w", f.data, line, err)
 		}

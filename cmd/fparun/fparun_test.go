@@ -269,7 +269,7 @@ func TestLogits(t *testing.T) {
 		t.Fatal(err)
 	}
 	read := func(args ...string) (logits []float32, shape string) {
-		mustRun(t, append([]string{"logits", "-m", m, "--ids-file", ids, "-o", out}, args...)...)
+		mustRun(t, append([]string{"logits", "-m", m, "--ids-file", ids, "-o", out, "--force"}, args...)...)
 		f, err := safetensors.Open(out)
 		if err != nil {
 			t.Fatal(err)
@@ -296,6 +296,9 @@ func TestLogits(t *testing.T) {
 			t.Fatalf("logit %d of positions 1 and -1 is %g, among all it is %g", i, some[i], want)
 		}
 	}
+	mustFail(t, 1, "--force", "logits", "-m", m, "--ids-file", ids, "-o", out)
+	mustFail(t, 2, "destroy", "logits", "-m", m, "--ids-file", ids, "-o", m, "--force")
+	mustFail(t, 2, "destroy", "logits", "-m", m, "--ids-file", ids, "-o", filepath.Join(dir, ".", "ids"), "--force")
 	mustFail(t, 2, "outside", "logits", "-m", m, "--ids-file", ids, "-o", out, "--positions", "5")
 	if err := os.WriteFile(ids, []byte("0 99999"), 0o666); err != nil {
 		t.Fatal(err)
@@ -404,4 +407,18 @@ func TestEvalPasskey(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustFail(t, 1, "gzip", "eval", "passkey", "-m", m, "--data", data)
+	mustFail(t, 2, "--limit", "eval", "passkey", "-m", m, "--data", data, "--limit", "-1")
+	mustFail(t, 2, "unknown command", "eval", "passkey", "-m", m, "extra")
+	// A gzip file that holds far more than it says.
+	b.Reset()
+	z = gzip.NewWriter(&b)
+	fmt.Fprint(z, `{"prompt": "`)
+	for range maxDataBytes/1_000_000 + 1 {
+		z.Write(bytes.Repeat([]byte{'a'}, 1_000_000))
+	}
+	z.Close()
+	if err := os.WriteFile(data, b.Bytes(), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	mustFail(t, 1, "more than 256 MB", "eval", "passkey", "-m", m, "--data", data)
 }

@@ -229,7 +229,7 @@ type textFlags struct {
 
 // maxPromptBytes bounds a prompt file: far above any context that runs, and so
 // small that a wrong file name does not fill the memory.
-const maxPromptBytes = 1 << 30
+const maxPromptBytes = 1 << 28
 
 // read is the text that the flags name; of a file without a newline at its end.
 func (f *textFlags) read(stdin io.Reader) (string, error) {
@@ -255,7 +255,7 @@ func (f *textFlags) read(stdin io.Reader) (string, error) {
 		return "", fmt.Errorf("%s: %w", f.file, err)
 	}
 	if len(data) > maxPromptBytes {
-		return "", errors.New(f.file + ": the prompt is longer than 1 GiB")
+		return "", errors.New(f.file + ": the prompt is longer than 256 MiB")
 	}
 	// An editor or echo ends a file with a newline that is not meant.
 	text := strings.TrimSuffix(string(data), "\n")

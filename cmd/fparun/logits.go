@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ import (
 type logitsFlags struct {
 	engineFlags
 	ids, positions, output string
+	force                  bool
 }
 
 func newLogits() *cobra.Command {
@@ -36,21 +38,25 @@ The cache keeps every key in float32 unless the flags say otherwise.`,
 		Example: `  fparun tokenize -m passkey.gguf -p "The red key is" --ids > ids.txt
   fparun logits -m passkey.gguf --ids-file ids.txt --positions 0,-1 -o logits.safetensors`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return runLogits(c.InOrStdin(), &f) },
+		RunE: func(c *cobra.Command, _ []string) error { return runLogits(c.Context(), c.InOrStdin(), &f) },
 	}
 	fl := c.Flags()
 	f.add(fl, cache.Off, "f32")
 	fl.StringVar(&f.ids, "ids-file", "", "`file` of token ids, separated by blanks, commas or lines; - is stdin")
 	fl.StringVar(&f.positions, "positions", "", "positions to write, such as 0,5,-1; negative ones count from the end (default: all)")
 	fl.StringVarP(&f.output, "output", "o", "", "safetensors `file` to write")
+	fl.BoolVar(&f.force, "force", false, "replace an existing file")
 	return c
 }
 
-func runLogits(stdin io.Reader, f *logitsFlags) error {
+func runLogits(ctx context.Context, stdin io.Reader, f *logitsFlags) error {
 	if f.ids == "" || f.output == "" {
 		return cli.Usage("--ids-file and --output are needed")
 	}
 	if err := f.check(); err != nil {
+		return err
+	}
+	if err := cli.NotOneOf(f.output, "--output", f.model, f.ids); err != nil {
 		return err
 	}
 	in := textFlags{file: f.ids, given: func() bool { return false }}
@@ -81,21 +87,28 @@ func runLogits(stdin io.Reader, f *logitsFlags) error {
 	}
 	vocab := r.model.VocabSize
 	data := make([]byte, 0, 4*len(positions)*vocab)
-	err = r.session.Feed(ids, func(p int) bool { return wanted[p] }, func(_ int, logits []float32) error {
-		for _, l := range logits {
-			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(l))
+	for len(ids) > 0 {
+		if err := ctx.Err(); err != nil {
+			return err
 		}
-		return nil
-	})
-	if err != nil {
-		return err
+		n := min(f.batch, len(ids))
+		err := r.session.Feed(ids[:n], func(p int) bool { return wanted[p] }, func(_ int, logits []float32) error {
+			for _, l := range logits {
+				data = binary.LittleEndian.AppendUint32(data, math.Float32bits(l))
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		ids = ids[n:]
 	}
 	var places []byte
 	for _, p := range positions {
 		places = binary.LittleEndian.AppendUint64(places, uint64(p))
 	}
 	n := int64(len(positions))
-	return safetensors.WriteFile(f.output, []safetensors.Tensor{
+	return safetensors.WriteFile(f.output, f.force, []safetensors.Tensor{
 		{Name: "logits", DType: quant.F32, Shape: format.Shape{n, int64(vocab)}, Data: data},
 		{Name: "positions", DType: quant.I64, Shape: format.Shape{n}, Data: places},
 	}, nil)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -86,33 +87,47 @@ func decodeIDs(w io.Writer, t *tokenizer.Tokenizer, text string, f *tokenizeFlag
 	return err
 }
 
-func printTokens(w io.Writer, t *tokenizer.Tokenizer, ids []int32, f *tokenizeFlags) error {
+func printTokens(out io.Writer, t *tokenizer.Tokenizer, ids []int32, f *tokenizeFlags) error {
+	if f.json && f.ids {
+		return json.NewEncoder(out).Encode(ids)
+	}
+	w := bufio.NewWriter(out)
+	switch {
+	case f.json:
+		printJSONTokens(w, t, ids)
+	case f.ids:
+		for i, id := range ids {
+			if i > 0 {
+				w.WriteByte(' ')
+			}
+			w.WriteString(strconv.Itoa(int(id)))
+		}
+		w.WriteByte('\n')
+	default:
+		for _, id := range ids {
+			name, _ := t.Token(id)
+			fmt.Fprintf(w, "%6d  %q\n", id, name)
+		}
+	}
+	return w.Flush() // and the first error of the writes before
+}
+
+// printJSONTokens prints an array, an object a token.
+func printJSONTokens(w *bufio.Writer, t *tokenizer.Tokenizer, ids []int32) {
 	type token struct {
 		ID   int32  `json:"id"`
 		Text string `json:"token"`
 	}
-	tokens := make([]token, len(ids))
-	texts := make([]string, len(ids))
+	w.WriteString("[")
 	for i, id := range ids {
-		name, _ := t.Token(id)
-		tokens[i] = token{id, name}
-		texts[i] = strconv.Itoa(int(id))
-	}
-	switch {
-	case f.json && f.ids:
-		return json.NewEncoder(w).Encode(ids)
-	case f.json:
-		return json.NewEncoder(w).Encode(tokens)
-	case f.ids:
-		_, err := fmt.Fprintln(w, strings.Join(texts, " "))
-		return err
-	}
-	for _, token := range tokens {
-		if _, err := fmt.Fprintf(w, "%6d  %q\n", token.ID, token.Text); err != nil {
-			return err
+		if i > 0 {
+			w.WriteString(",\n ")
 		}
+		name, _ := t.Token(id)
+		data, _ := json.Marshal(token{id, name}) // a number and a string always encode
+		w.Write(data)
 	}
-	return nil
+	w.WriteString("]\n")
 }
 
 // parseIDs reads token ids separated by blanks, commas or the brackets of JSON.

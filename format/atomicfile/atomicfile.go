@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
 )
 
 // File is a file being written. Use it like this:
@@ -55,6 +56,7 @@ func CreateAtomic(path string, force bool) (*File, error) {
 		if err != nil {
 			return nil, withPath("create", path, err)
 		}
+		remember(temp)
 		return &File{f: f, path: path, temp: temp, force: force}, nil
 	}
 }
@@ -143,6 +145,7 @@ func (f *File) Commit() error {
 	if err == nil {
 		err = f.place()
 	}
+	defer forget(f.temp)
 	if err != nil {
 		os.Remove(f.temp) // the first error is the one to tell
 		var exists errExists
@@ -191,5 +194,38 @@ func (f *File) Abort() {
 	}
 	f.f.Close()
 	os.Remove(f.temp)
+	forget(f.temp)
 	f.f = nil
+}
+
+// temps are the temporary files of this process that are neither committed nor
+// aborted.
+var temps struct {
+	sync.Mutex
+	names map[string]bool
+}
+
+func remember(temp string) {
+	temps.Lock()
+	defer temps.Unlock()
+	if temps.names == nil {
+		temps.names = make(map[string]bool)
+	}
+	temps.names[temp] = true
+}
+
+func forget(temp string) {
+	temps.Lock()
+	defer temps.Unlock()
+	delete(temps.names, temp)
+}
+
+// RemoveAll removes every temporary file of this process, for a program that
+// must end without coming back to its Aborts. Files are not usable afterwards.
+func RemoveAll() {
+	temps.Lock()
+	defer temps.Unlock()
+	for temp := range temps.names {
+		os.Remove(temp)
+	}
 }

@@ -32,7 +32,7 @@ func folder(t *testing.T, files map[string]string) string {
 		}
 		var err error
 		if strings.HasSuffix(name, ".safetensors") {
-			err = safetensors.WriteFile(path, tensors(strings.Fields(content)...), nil)
+			err = safetensors.WriteFile(path, false, tensors(strings.Fields(content)...), nil)
 		} else {
 			err = os.WriteFile(path, []byte(content), 0o666)
 		}
@@ -169,7 +169,7 @@ func TestMetadataConfig(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.safetensors")
 	write := func(metadata map[string]string) {
 		t.Helper()
-		if err := safetensors.WriteFile(path, tensors("a"), metadata); err != nil {
+		if err := safetensors.WriteFile(path, true, tensors("a"), metadata); err != nil {
 			t.Fatal(err)
 		}
 	}

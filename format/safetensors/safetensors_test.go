@@ -485,11 +485,11 @@ func TestWriteFile(t *testing.T) {
 	path := filepath.Join(dir, "x.safetensors")
 	tensors := []Tensor{{Name: "w", DType: quant.F32, Shape: format.Shape{1}, Data: []byte(four)}}
 	metadata := map[string]string{"format": "pt"}
-	if err := WriteFile(path, tensors, metadata); err != nil {
+	if err := WriteFile(path, true, tensors, metadata); err != nil {
 		t.Fatal(err)
 	}
 	bad := []Tensor{{Name: "w", DType: quant.F32, Shape: format.Shape{2}, Data: []byte(four)}}
-	if err := WriteFile(path, bad, nil); err == nil {
+	if err := WriteFile(path, true, bad, nil); err == nil {
 		t.Error("wrote a tensor whose data do not fit its shape")
 	}
 	f, err := Open(path)
@@ -500,7 +500,7 @@ func TestWriteFile(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := WriteFile(path, nil, nil); err != nil { // replaces
+	if err := WriteFile(path, true, nil, nil); err != nil { // replaces
 		t.Fatal(err)
 	}
 	if f, err = Open(path); err != nil {
@@ -512,7 +512,7 @@ func TestWriteFile(t *testing.T) {
 	if err != nil || len(entries) != 1 {
 		t.Errorf("%d files are left (%v), expected 1", len(entries), err)
 	}
-	if err := WriteFile(filepath.Join(dir, "missing", "x"), nil, nil); !errors.Is(err, fs.ErrNotExist) {
+	if err := WriteFile(filepath.Join(dir, "missing", "x"), true, nil, nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("folder missing: %v", err)
 	}
 }

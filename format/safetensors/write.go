@@ -51,9 +51,10 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 }
 
 // WriteFile is Write to a file, which appears under its name only once it is
-// complete and on disk; a file of that name is replaced.
-func WriteFile(path string, tensors []Tensor, metadata map[string]string) error {
-	f, err := atomicfile.CreateAtomic(path, true)
+// complete and on disk. It fails when a file of that name exists, unless force is
+// set: then that file is replaced.
+func WriteFile(path string, force bool, tensors []Tensor, metadata map[string]string) error {
+	f, err := atomicfile.CreateAtomic(path, force)
 	if err != nil {
 		return err
 	}

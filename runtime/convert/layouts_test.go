@@ -16,7 +16,7 @@ import (
 func writeFolder(t *testing.T, tensors []safetensors.Tensor, config map[string]any) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := safetensors.WriteFile(filepath.Join(dir, "model.safetensors"), tensors, nil); err != nil {
+	if err := safetensors.WriteFile(filepath.Join(dir, "model.safetensors"), false, tensors, nil); err != nil {
 		t.Fatal(err)
 	}
 	data, err := json.Marshal(config)

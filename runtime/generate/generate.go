@@ -75,11 +75,13 @@ type run struct {
 }
 
 func (r *run) generate(ctx context.Context, prompt []int32) error {
+	start := time.Now()
 	if r.o.Predict == 0 {
 		r.res.Reason = ByLimit
-		return r.prefill(ctx, prompt, nil)
+		err := r.prefill(ctx, prompt, nil)
+		r.res.Prefill = time.Since(start)
+		return err
 	}
-	start := time.Now()
 	err := r.prefill(ctx, prompt, r.sample)
 	r.res.Prefill = time.Since(start)
 	if err != nil || r.res.Reason != "" {

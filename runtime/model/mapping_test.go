@@ -48,7 +48,7 @@ func renamed(t *testing.T) string {
 	}
 	out = append(out, safetensors.Tensor{Name: "junk", DType: out[0].DType, Shape: format.Shape{1}, Data: make([]byte, 4)})
 	dir := t.TempDir()
-	if err := safetensors.WriteFile(filepath.Join(dir, "model.safetensors"), out, nil); err != nil {
+	if err := safetensors.WriteFile(filepath.Join(dir, "model.safetensors"), false, out, nil); err != nil {
 		t.Fatal(err)
 	}
 	config, err := os.ReadFile(filepath.Join(passkeyFolder, "config.json"))

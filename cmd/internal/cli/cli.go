@@ -7,11 +7,16 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
+
+	"github.com/firstpassage/fpa/format/atomicfile"
 )
 
 // Exit codes.
@@ -44,7 +49,14 @@ func (e *VerificationError) Unwrap() error { return e.Err }
 func Run(root *cobra.Command) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop)
+	context.AfterFunc(ctx, func() {
+		stop() // a second signal ends the process at once
+		time.Sleep(patience)
+		// The command is somewhere that does not look, such as reading a pipe.
+		atomicfile.RemoveAll()
+		fmt.Fprintf(os.Stderr, "%s: interrupted\n", root.Name())
+		os.Exit(exitInterrupted)
+	})
 	err := Prepare(root).ExecuteContext(ctx)
 	if err == nil {
 		return 0
@@ -52,6 +64,10 @@ func Run(root *cobra.Command) int {
 	fmt.Fprintf(os.Stderr, "%s: %s\n", root.Name(), message(err))
 	return ExitCode(err)
 }
+
+// patience is how long an interrupted command may take to end by itself: some
+// pieces of a large tensor, or a chunk of a prompt.
+const patience = 5 * time.Second
 
 // Prepare sets what every command has in common, for itself and all its verbs.
 func Prepare(root *cobra.Command) *cobra.Command {
@@ -62,17 +78,57 @@ func Prepare(root *cobra.Command) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return Usage("%w; see %s --help", err, c.CommandPath())
 	})
-	for _, c := range append(root.Commands(), root) {
-		if check := c.Args; check != nil {
-			c.Args = func(c *cobra.Command, args []string) error {
-				if err := check(c, args); err != nil {
-					return Usage("%w; see %s --help", err, c.CommandPath())
-				}
-				return nil
+	wrapArgs(root)
+	return root
+}
+
+// wrapArgs makes a usage error of what a command says of its arguments, for it
+// and all verbs below it.
+func wrapArgs(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(c *cobra.Command, args []string) error {
+			if err := check(c, args); err != nil {
+				return Usage("%w; see %s --help", err, c.CommandPath())
 			}
+			return nil
 		}
 	}
-	return root
+	for _, verb := range c.Commands() {
+		wrapArgs(verb)
+	}
+}
+
+// Clean is a text of a file with its control characters written out, so that it
+// cannot steer the terminal it is printed on.
+func Clean(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r == '\n':
+			b.WriteString(`\n`)
+		case unicode.IsControl(r):
+			fmt.Fprintf(&b, `\x%02x`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// NotOneOf refuses to write to a file that is being read or written already. Names
+// that are empty or of no file do not count.
+func NotOneOf(output, flag string, others ...string) error {
+	info, err := os.Stat(output)
+	for _, name := range others {
+		if name == "" {
+			continue
+		}
+		other, otherErr := os.Stat(name)
+		if filepath.Clean(name) == filepath.Clean(output) || err == nil && otherErr == nil && os.SameFile(info, other) {
+			return Usage("%s %s is also the file %s, which it would destroy", flag, output, name)
+		}
+	}
+	return nil
 }
 
 // ExitCode is the exit code for an error.
@@ -97,7 +153,7 @@ func message(err error) string {
 	if errors.Is(err, context.Canceled) {
 		return "interrupted"
 	}
-	return strings.ReplaceAll(err.Error(), "\n", "; ")
+	return Clean(strings.ReplaceAll(err.Error(), "\n", "; "))
 }
 
 // Version is the module version that the binary was built from.
