@@ -231,6 +231,26 @@ func TestControlCharacters(t *testing.T) {
 	}
 }
 
+// TestMaliciousPickle refuses a file that would run a command, and names it.
+func TestMaliciousPickle(t *testing.T) {
+	files, err := filepath.Glob("../../format/torch/testdata/shared/*evil*/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried := 0
+	for _, f := range files {
+		if ext := filepath.Ext(f); ext == ".pt" || ext == ".bin" || ext == ".pth" {
+			out := t.TempDir()
+			mustFail(t, 1, "system", f, "-o", filepath.Join(out, "m.gguf"), "--config", filepath.Join(passkey, "config.json"))
+			onlyFile(t, out)
+			tried++
+		}
+	}
+	if tried == 0 {
+		t.Error("found no malicious file to try")
+	}
+}
+
 func TestExisting(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "m.gguf")

@@ -196,3 +196,35 @@ func TestTrainingCheckpoint(t *testing.T) {
 		t.Errorf("without a configuration: error %v", err)
 	}
 }
+
+// TestForgetGates reads the kinds of gate that official checkpoints have beside
+// the full one: a fixed gate is stored as a learned constant is, and none is plain
+// softmax.
+func TestForgetGates(t *testing.T) {
+	tensors, config := foxCase(t, "fox_odds_biasgate")
+	config["fgate_type"] = "fixed"
+	_, m := open(t, writeFolder(t, tensors, config))
+	if d := openGolden(t, filepath.Join("testdata", "fox", "fox_odds_biasgate", "golden_f32.safetensors")).check(t, m, false); !(d <= 5e-5) {
+		t.Errorf("fixed: logits differ by %g", d)
+	}
+	var plain []safetensors.Tensor
+	for _, x := range tensors {
+		if !strings.HasSuffix(x.Name, ".fgate_bias") {
+			plain = append(plain, x)
+		}
+	}
+	config["fgate_type"] = "none"
+	f, m := open(t, writeFolder(t, plain, config))
+	if m.Field != model.FieldNone {
+		t.Errorf("none: the field is %s", m.Field)
+	}
+	checkReference(t, m, openGolden(t, filepath.Join("testdata", "fox", "fox_odds_biasgate", "golden_f32.safetensors")))
+	_, again := converted(t, f, m.Embed.Type)
+	if again.Field != model.FieldNone || again.KeyShift != m.KeyShift {
+		t.Error("none: the written file has another configuration")
+	}
+	config["fgate_type"] = "full" // but the weights of a full gate are not there
+	if _, err := model.Open(writeFolder(t, tensors, config), model.OpenOptions{}); err == nil || !strings.Contains(err.Error(), "fgate_type") {
+		t.Errorf("full without weights: error %v", err)
+	}
+}

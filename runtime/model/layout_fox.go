@@ -33,6 +33,16 @@ var foxLayout = layout{
 		}
 		return foxPlace(nil, name)
 	},
+	check: func(r *configReader, have map[string]bool) error {
+		kind := r.string("fgate_type", "full")
+		for i := range r.int("num_hidden_layers", 24) {
+			weight, bias := have[blockName(i, "attn_field.weight")], have[blockName(i, "attn_field.bias")]
+			if weight != (kind == "full") || bias != (kind != "none") {
+				return bad("fgate_type", "is %q, but layer %d has gate weights: %v, gate bias: %v", kind, i, weight, bias)
+			}
+		}
+		return r.err
+	},
 }
 
 var foxPlace = placeLayer(foxGlobal, map[string]string{
