@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -88,24 +89,8 @@ interrupted.`,
 func typeNames() []string { return []string{"f32", "f16", "bf16", "q8_0"} }
 
 func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stderr io.Writer) error {
-	typ, ok := convert.Types[strings.ToLower(f.typ)]
-	if !ok {
-		return cli.Usage("--type %q is not known, expected one of %s", f.typ, strings.Join(typeNames(), ", "))
-	}
-	if math.IsNaN(f.atol) || f.atol < 0 {
-		return cli.Usage("--atol is %g, expected a number of at least 0", f.atol)
-	}
-	if f.atolGiven && f.atol == 0 {
-		f.atol = math.SmallestNonzeroFloat64 // 0 means by type to convert; here it means equal
-	}
-	if f.threads < 0 || f.threads > 1024 {
-		return cli.Usage("--threads is %d, expected 1 to 1024", f.threads)
-	}
-	splitMax, err := parseSize(f.splitMax)
+	o, err := f.options()
 	if err != nil {
-		return cli.Usage("--split-max-size: %w", err)
-	}
-	if err := checkKind(f.to, f.output); err != nil {
 		return err
 	}
 	src, err := model.Open(path, model.OpenOptions{ConfigPath: f.config, TokenizerPath: f.tokenizer, MappingPath: f.mapping})
@@ -116,36 +101,27 @@ func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stder
 	if f.dryRun {
 		return dryRun(src, stdout)
 	}
-	var report *atomicfile.File
-	if f.report != "" { // before the long part, in case it cannot be written
-		if err := cli.NotOneOf(f.report, "--report", append(src.DataFiles(), path, f.output, f.config, f.tokenizer, f.mapping)...); err != nil {
-			return err
-		}
-		if report, err = atomicfile.CreateAtomic(f.report, f.force); err != nil {
-			return err
-		}
-		defer report.Abort()
-	}
-	progress := cli.NewProgress(f.quiet)
-	r, err := convert.ToGGUF(ctx, src, convert.Options{
-		Output: f.output, Type: typ, SplitMaxBytes: splitMax, Version: cli.Version(), Force: f.force, NoCheck: f.noVerify || !f.verify, Atol: f.atol,
-		Measure: f.report != "" || f.json, Threads: f.threads,
-		Progress: func(stage string, done, total int64) {
-			if stage == "verifying" {
-				progress.Tokens(stage, done, total)
-				return
-			}
-			progress.Bytes(stage, done, total)
-		},
-	})
-	progress.Done()
-	var failed *convert.VerifyError
-	if errors.As(err, &failed) {
-		err = &cli.VerificationError{Err: err}
-	} else if err != nil {
+	report, err := f.createReport(src) // before the long part, in case it cannot be written
+	if err != nil {
 		return err
 	}
-	if report != nil { // after a failed verification too: that is when it is needed
+	defer report.Abort()
+	progress := cli.NewProgress(f.quiet)
+	o.Progress = func(stage string, done, total int64) {
+		if stage == "verifying" {
+			progress.Tokens(stage, done, total)
+			return
+		}
+		progress.Bytes(stage, done, total)
+	}
+	r, err := convert.ToGGUF(ctx, src, o)
+	progress.Done()
+	var failed *convert.VerifyError
+	if err != nil && !errors.As(err, &failed) {
+		return err
+	}
+	// A report is written after a failed verification too: that is when it is needed.
+	if f.report != "" {
 		if err := encodeJSON(report, r); err != nil {
 			return err
 		}
@@ -153,16 +129,53 @@ func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stder
 			return err
 		}
 	}
-	if err != nil {
-		return err
-	}
-	if f.json {
+	switch {
+	case failed != nil:
+		return &cli.VerificationError{Err: err}
+	case f.json:
 		return encodeJSON(stdout, r)
-	}
-	if !f.quiet {
-		printReport(stderr, r, typ.String(), f.atol)
+	case !f.quiet:
+		printReport(stderr, r, o)
 	}
 	return nil
+}
+
+// options checks the flags.
+func (f *convertFlags) options() (convert.Options, error) {
+	typ, ok := convert.Types[strings.ToLower(f.typ)]
+	if !ok {
+		return convert.Options{}, cli.Usage("--type %q is not known, expected one of %s", f.typ, strings.Join(typeNames(), ", "))
+	}
+	if math.IsNaN(f.atol) || f.atol < 0 {
+		return convert.Options{}, cli.Usage("--atol is %g, expected a number of at least 0", f.atol)
+	}
+	if f.atolGiven && f.atol == 0 {
+		f.atol = math.SmallestNonzeroFloat64 // 0 means by type to convert; here it means equal
+	}
+	if f.threads < 0 || f.threads > 1024 {
+		return convert.Options{}, cli.Usage("--threads is %d, expected 1 to 1024", f.threads)
+	}
+	splitMax, err := parseSize(f.splitMax)
+	if err != nil {
+		return convert.Options{}, cli.Usage("--split-max-size: %w", err)
+	}
+	return convert.Options{
+		Output: f.output, Type: typ, SplitMaxBytes: splitMax, Version: cli.Version(), Force: f.force,
+		NoCheck: f.noVerify || !f.verify, Atol: f.atol, Measure: f.report != "" || f.json, Threads: f.threads,
+	}, checkKind(f.to, f.output)
+}
+
+// createReport starts the report's file; without --report there is none, and the
+// result is of no use but for Abort.
+func (f *convertFlags) createReport(src *model.File) (*atomicfile.File, error) {
+	if f.report == "" {
+		return &atomicfile.File{}, nil
+	}
+	taken := slices.Concat(src.DataFiles(), []string{f.output, f.config, f.tokenizer, f.mapping})
+	if err := cli.NotOneOf(f.report, "--report", taken...); err != nil {
+		return nil, err
+	}
+	return atomicfile.CreateAtomic(f.report, f.force)
 }
 
 // parseSize reads a number of bytes with an optional K, M or G, powers of 1000; an
@@ -206,18 +219,18 @@ func dryRun(src *model.File, w io.Writer) error {
 }
 
 // printReport says in a few lines what was done.
-func printReport(w io.Writer, r *convert.Report, typ string, atol float64) {
+func printReport(w io.Writer, r *convert.Report, o convert.Options) {
 	name := r.Files[0]
 	if n := len(r.Files); n > 1 {
 		name = fmt.Sprintf("%s and %d more", name, n-1)
 	}
-	fmt.Fprintf(w, "%s: %s parameters, %d tensors, %s, %s, %.2f s\n", name, count(r.Parameters), len(r.Tensors), typ, cli.Bytes(r.OutputBytes), r.Seconds)
+	fmt.Fprintf(w, "%s: %s parameters, %d tensors, %s, %s, %.2f s\n", name, count(r.Parameters), len(r.Tensors), o.Type, cli.Bytes(r.OutputBytes), r.Seconds)
 	for _, n := range r.Notes {
 		fmt.Fprintf(w, "note: %s\n", n)
 	}
 	for _, d := range r.Verification {
 		fmt.Fprintf(w, "verified at %3d tokens: largest difference of a logit %.2e of %.3g (allowed %.2e), KL %.1e nats, same best token at %.1f %%\n",
-			d.Tokens, d.MaxAbs, d.Largest, d.Allowed(convert.Types[strings.ToLower(r.Type)], atol), d.KL, 100*d.SameTop)
+			d.Tokens, d.MaxAbs, d.Largest, d.Allowed(o.Type, o.Atol), d.KL, 100*d.SameTop)
 	}
 }
 

@@ -267,6 +267,11 @@ func TestExisting(t *testing.T) {
 
 func TestFailedVerification(t *testing.T) {
 	dir := t.TempDir()
+	report := filepath.Join(t.TempDir(), "r.json")
+	mustFail(t, 3, "verification failed", passkey, "-o", filepath.Join(dir, "m.gguf"), "--type", "q8_0", "--atol", "1e-6", "--report", report)
+	if data, err := os.ReadFile(report); err != nil || !strings.Contains(string(data), `"verification"`) || !strings.Contains(string(data), "ffn_down") {
+		t.Errorf("the report of a failed verification: %v, %s", err, data)
+	}
 	mustFail(t, 3, "verification failed", passkey, "-o", filepath.Join(dir, "m.gguf"), "--type", "q8_0", "--atol", "1e-6")
 	onlyFile(t, dir)
 	q := filepath.Join(dir, "q.gguf")

@@ -192,6 +192,12 @@ func (c *conversion) writeAll() error {
 
 // finish verifies what was written and gives it its name.
 func (c *conversion) finish() (err error) {
+	c.report.Tensors = c.plans
+	for _, p := range c.plans {
+		if p.Note != "" {
+			c.report.Notes = append(c.report.Notes, fmt.Sprintf("%s is written as %s: %s", p.Name, p.Type, p.Note))
+		}
+	}
 	if !c.o.NoCheck {
 		if err := c.verify(); err != nil {
 			return err
@@ -208,12 +214,6 @@ func (c *conversion) finish() (err error) {
 	for _, f := range c.out.files {
 		c.report.Files = append(c.report.Files, f.Path())
 	}
-	for _, p := range c.plans {
-		if p.Note != "" {
-			c.report.Notes = append(c.report.Notes, fmt.Sprintf("%s is written as %s: %s", p.Name, p.Type, p.Note))
-		}
-	}
-	c.report.Tensors = c.plans
 	c.report.Seconds = time.Since(c.start).Seconds()
 	return nil
 }
