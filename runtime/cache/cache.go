@@ -111,16 +111,15 @@ func New(s Shape, p Policy) (*Cache, error) {
 	c := &Cache{shape: s, groups: make([][]*Group, s.Layers)}
 	pages := &pool{keyDim: s.KeyDim, valueDim: s.ValueDim, half: s.Type == quant.F16}
 	n := s.groupCount()
+	eps := p.eps()
 	for layer := range c.groups {
-		c.groups[layer] = make([]*Group, n)
-		for g := range n {
-			c.groups[layer][g] = newGroup(s, p, layer, pages)
-		}
-		for g, group := range c.groups[layer] {
-			if eps := p.eps(); eps > 0 && s.FieldHeads > 0 {
-				first := layer*s.QueryHeads + g*group.QueryHeads
-				group.ledger = newLedger(eps, p.Bound[first:first+group.QueryHeads])
+		for i := range n {
+			g := newGroup(s, pages)
+			if eps > 0 && s.FieldHeads > 0 {
+				first := layer*s.QueryHeads + i*g.QueryHeads
+				g.ledger = newLedger(eps, p.Bound[first:first+g.QueryHeads])
 			}
+			c.groups[layer] = append(c.groups[layer], g)
 		}
 	}
 	return c, nil

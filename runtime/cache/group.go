@@ -30,7 +30,7 @@ type Group struct {
 	worst []float32 // [field head][page], the largest penalty of the page seen by the last Attend
 }
 
-func newGroup(s Shape, p Policy, layer int, pages *pool) *Group {
+func newGroup(s Shape, pages *pool) *Group {
 	n := s.groupCount()
 	return &Group{
 		KeyHeads: s.KeyHeads / n, FieldHeads: s.FieldHeads / n, QueryHeads: s.QueryHeads / n,
