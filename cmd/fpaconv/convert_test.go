@@ -420,6 +420,31 @@ func TestInspect(t *testing.T) {
 	mustFail(t, 1, "expected a folder", "inspect", "convert_test.go")
 }
 
+// TestInspectUnknown prints a mapping to fill in for tensors of unknown names, and
+// names those that have no place.
+func TestInspectUnknown(t *testing.T) {
+	dir := broken(t, func(list []safetensors.Tensor) []safetensors.Tensor {
+		for i := range list {
+			list[i].Name = strings.Replace(list[i].Name, "self_attn.q_proj", "attn.query", 1)
+		}
+		return list
+	}, nil)
+	out, _ := mustRun(t, "inspect", dir)
+	for _, want := range []string{"1 names without a place", "model.layers.{}.attn.query.weight", "[96, 96] F32", `"from": "model.layers.{}.attn.query.weight"`, "--map"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("inspect does not print %q:\n%s", want, out)
+		}
+	}
+	var d struct {
+		Mapping json.RawMessage `json:"mapping"`
+	}
+	out, _ = mustRun(t, "inspect", dir, "--json")
+	if err := json.Unmarshal([]byte(out), &d); err != nil || !strings.Contains(string(d.Mapping), "attn.query") {
+		t.Errorf("%v: the JSON has the mapping %s", err, d.Mapping)
+	}
+	mustFail(t, 1, "attn.query", dir, "-o", filepath.Join(t.TempDir(), "m.gguf"))
+}
+
 func TestDryRun(t *testing.T) {
 	dir := t.TempDir()
 	out, _ := mustRun(t, passkey, "-o", filepath.Join(dir, "m.gguf"), "--dry-run")

@@ -379,7 +379,7 @@ func (c *Checkpoint) readConfig(weights string, opts Options) (err error) {
 			text, ok = "{}", true
 		}
 		if !ok {
-			return fmt.Errorf("%s: missing, and the metadata of %s has no \"config\"; give the configuration another way", c.configPath, filepath.Base(weights))
+			return fmt.Errorf("%s: missing, and the metadata of %s has no \"config\"; name the file with --config, or map the tensors with --map", c.configPath, filepath.Base(weights))
 		}
 		c.configPath = weights + " (metadata \"config\")"
 		c.configJSON = []byte(text)
