@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/firstpassage/fpa/format/safetensors"
+	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/model"
 )
 
@@ -226,5 +227,22 @@ func TestForgetGates(t *testing.T) {
 	config["fgate_type"] = "full" // but the weights of a full gate are not there
 	if _, err := model.Open(writeFolder(t, tensors, config), model.OpenOptions{}); err == nil || !strings.Contains(err.Error(), "fgate_type") {
 		t.Errorf("full without weights: error %v", err)
+	}
+}
+
+// TestLinearRope slows every frequency by the factor, in a folder and in a GGUF file.
+func TestLinearRope(t *testing.T) {
+	const dir = "testdata/llama_tiny/untied_gqa_f16"
+	_, plain := open(t, filepath.Join(dir, "model.gguf"))
+	f, slow := open(t, llamaFolder(t, dir, func(c map[string]any) {
+		c["rope_scaling"] = map[string]any{"rope_type": "linear", "factor": 4.0}
+	}))
+	_, file := converted(t, f, quant.F16)
+	for i, want := range plain.InvFreq {
+		for _, m := range []*model.Model{slow, file} {
+			if got := m.InvFreq[i] * 4; got < want*0.999999 || got > want*1.000001 {
+				t.Errorf("frequency %d is %g, expected a quarter of %g", i, m.InvFreq[i], want)
+			}
+		}
 	}
 }
