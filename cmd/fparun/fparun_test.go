@@ -422,3 +422,17 @@ func TestEvalPasskey(t *testing.T) {
 	}
 	mustFail(t, 1, "more than 256 MB", "eval", "passkey", "-m", m, "--data", data)
 }
+
+// TestInterrupted ends with the exit code that shells know.
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	root := cli.Prepare(newRoot())
+	var out bytes.Buffer
+	root.SetOut(&out)
+	root.SetErr(&out)
+	root.SetArgs([]string{"-m", gguf(t), "-p", "The old", "-n", "-1", "--ignore-eos"})
+	if err := root.ExecuteContext(ctx); cli.ExitCode(err) != 130 {
+		t.Errorf("error %v, exit code %d", err, cli.ExitCode(err))
+	}
+}

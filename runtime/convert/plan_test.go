@@ -11,6 +11,7 @@ import (
 	"github.com/firstpassage/fpa/format/gguf"
 	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/model"
+	"github.com/firstpassage/fpa/runtime/tokenizer"
 	"github.com/firstpassage/fpa/testmodels/modeltest"
 )
 
@@ -180,5 +181,20 @@ func TestDifference(t *testing.T) {
 	}
 	if math.Abs(d.KL-math.Log(3)/2) > 1e-6 || math.Abs(d.MaxAbs-math.Log(3)) > 1e-6 || math.Abs(d.Largest-math.Log(3)) > 1e-6 {
 		t.Errorf("%+v", d)
+	}
+}
+
+// TestFillGeneration takes from the tokenizer only what the model does not name.
+func TestFillGeneration(t *testing.T) {
+	v := tokenizer.Vocab{BOS: 7, EOS: 8, PAD: 9}
+	c := conversion{generation: model.Generation{BOS: -1, PAD: -1}}
+	c.fillGeneration(v)
+	if g := c.generation; g.BOS != 7 || g.PAD != 9 || len(g.EOS) != 1 || g.EOS[0] != 8 {
+		t.Errorf("%+v", g)
+	}
+	c.generation = model.Generation{BOS: 1, PAD: 2, EOS: []int{3, 4}}
+	c.fillGeneration(v)
+	if g := c.generation; g.BOS != 1 || g.PAD != 2 || len(g.EOS) != 2 {
+		t.Errorf("%+v", g)
 	}
 }
