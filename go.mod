@@ -12,4 +12,7 @@ require (
 	golang.org/x/text v0.44.0
 )
 
-require github.com/inconshreveable/mousetrap v1.1.0 // indirect
+require (
+	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	google.golang.org/protobuf v1.36.12 // indirect
+)
