@@ -56,6 +56,17 @@ func TestFence(t *testing.T) {
 				Activate(kind, y)
 				GatedMul(kind, y, x, z)
 			}
+			for _, rows := range []int{1, 7, 13, 20} {
+				square, maxima := fencedOf[float32](t, rows*n), fencedOf[float32](t, rows)
+				for _, k := range []int{1, 5} {
+					MulAdd(square, n, fencedOf[float32](t, rows*k), k, rows, fencedOf[float32](t, k*n), n, k, n, true)
+				}
+				_ = PenaliseTile(square, n, rows, y, x, fencedOf[float32](t, rows), 1, maxima)
+				ExpSumTile(square, n, rows, n, maxima, fencedOf[float32](t, rows))
+				TransposeF16(square, rows, fencedOf[uint16](t, rows*n), rows, n)
+				TransposeF32(square, rows, fencedOf[float32](t, rows*n), rows, n)
+				TransposeQ8(square, rows, fencedOf[int8](t, rows*n), fencedOf[float32](t, rows), rows, n)
+			}
 			for _, rows := range []int{1, 4, 7} {
 				p := fencedOf[float32](t, rows)
 				for i := range p {

@@ -650,6 +650,24 @@ DATA two<>+56(SB)/4, $0x40000000
 DATA two<>+60(SB)/4, $0x40000000
 GLOBL two<>(SB), RODATA|NOPTR, $64
 
+DATA zero<>+0(SB)/4, $0x00000000
+DATA zero<>+4(SB)/4, $0x00000000
+DATA zero<>+8(SB)/4, $0x00000000
+DATA zero<>+12(SB)/4, $0x00000000
+DATA zero<>+16(SB)/4, $0x00000000
+DATA zero<>+20(SB)/4, $0x00000000
+DATA zero<>+24(SB)/4, $0x00000000
+DATA zero<>+28(SB)/4, $0x00000000
+DATA zero<>+32(SB)/4, $0x00000000
+DATA zero<>+36(SB)/4, $0x00000000
+DATA zero<>+40(SB)/4, $0x00000000
+DATA zero<>+44(SB)/4, $0x00000000
+DATA zero<>+48(SB)/4, $0x00000000
+DATA zero<>+52(SB)/4, $0x00000000
+DATA zero<>+56(SB)/4, $0x00000000
+DATA zero<>+60(SB)/4, $0x00000000
+GLOBL zero<>(SB), RODATA|NOPTR, $64
+
 // func gemvF32AVX2(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
 // Requires: AVX, AVX2, FMA3, MMX+, SSE
 TEXT ·gemvF32AVX2(SB), NOSPLIT, $0-64
@@ -2925,7 +2943,7 @@ loop140:
 	VMINPS    Y4, Y0, Y4
 	VMOVUPS   Y4, (CX)
 	VSUBPS    Y4, Y5, Y4
-	VMAXPS    Y3, Y4, Y4
+	VMAXPS    zero<>+0(SB), Y4, Y4
 	VMINPS    largest<>+0(SB), Y4, Y4
 	VMULPS    Y1, Y4, Y4
 	VCMPPS    $0x00, infinity<>+0(SB), Y5, Y6
@@ -2954,7 +2972,7 @@ rest141:
 	VMINPS     Y5, Y0, Y5
 	VMASKMOVPS Y5, Y4, (CX)
 	VSUBPS     Y5, Y6, Y0
-	VMAXPS     Y3, Y0, Y0
+	VMAXPS     zero<>+0(SB), Y0, Y0
 	VMINPS     largest<>+0(SB), Y0, Y0
 	VMULPS     Y1, Y0, Y0
 	VCMPPS     $0x00, infinity<>+0(SB), Y6, Y1
@@ -3644,8 +3662,1898 @@ done163:
 	VZEROUPPER
 	RET
 
+// func mulAddAVX2(y *float32, ldy int, x *float32, ldx int, n int, w *float32, ldw int, k int, width int, add int)
+// Requires: AVX, FMA3
+TEXT ·mulAddAVX2(SB), NOSPLIT, $0-80
+	// y[t,r] (+)= sum of x[t,c]*w[c,r]
+	MOVQ y+0(FP), AX
+	MOVQ w+40(FP), CX
+	MOVQ width+64(FP), DX
+	MOVQ ldx+24(FP), BX
+	LEAQ (BX)(BX*2), SI
+	LEAQ (BX)(BX*4), DI
+
+strip164:
+	CMPQ DX, $0x00000010
+	JL   narrower165
+	MOVQ x+16(FP), R8
+	MOVQ n+32(FP), R10
+	MOVQ AX, R9
+
+tokens166:
+	CMPQ   R10, $0x00000006
+	JL     fewer167
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column168:
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VBROADCASTSS (R14), Y14
+	VFMADD231PS  Y12, Y14, Y0
+	VFMADD231PS  Y13, Y14, Y1
+	VBROADCASTSS (R14)(BX*1), Y14
+	VFMADD231PS  Y12, Y14, Y2
+	VFMADD231PS  Y13, Y14, Y3
+	VBROADCASTSS (R14)(BX*2), Y14
+	VFMADD231PS  Y12, Y14, Y4
+	VFMADD231PS  Y13, Y14, Y5
+	VBROADCASTSS (R14)(SI*1), Y14
+	VFMADD231PS  Y12, Y14, Y6
+	VFMADD231PS  Y13, Y14, Y7
+	VBROADCASTSS (R14)(BX*4), Y14
+	VFMADD231PS  Y12, Y14, Y8
+	VFMADD231PS  Y13, Y14, Y9
+	VBROADCASTSS (R14)(DI*1), Y14
+	VFMADD231PS  Y12, Y14, Y10
+	VFMADD231PS  Y13, Y14, Y11
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column168
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store169
+	VMOVUPS      (R9), Y12
+	VADDPS       Y12, Y0, Y0
+	VMOVUPS      32(R9), Y12
+	VADDPS       Y12, Y1, Y1
+
+store169:
+	VMOVUPS Y0, (R9)
+	VMOVUPS Y1, 32(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store170
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y2, Y2
+	VMOVUPS 32(R9), Y0
+	VADDPS  Y0, Y3, Y3
+
+store170:
+	VMOVUPS Y2, (R9)
+	VMOVUPS Y3, 32(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store171
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y4, Y4
+	VMOVUPS 32(R9), Y0
+	VADDPS  Y0, Y5, Y5
+
+store171:
+	VMOVUPS Y4, (R9)
+	VMOVUPS Y5, 32(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store172
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y6, Y6
+	VMOVUPS 32(R9), Y0
+	VADDPS  Y0, Y7, Y7
+
+store172:
+	VMOVUPS Y6, (R9)
+	VMOVUPS Y7, 32(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store173
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y8, Y8
+	VMOVUPS 32(R9), Y0
+	VADDPS  Y0, Y9, Y9
+
+store173:
+	VMOVUPS Y8, (R9)
+	VMOVUPS Y9, 32(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store174
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y10, Y10
+	VMOVUPS 32(R9), Y0
+	VADDPS  Y0, Y11, Y11
+
+store174:
+	VMOVUPS Y10, (R9)
+	VMOVUPS Y11, 32(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(SI*2), R8
+	SUBQ    $0x00000006, R10
+	JMP     tokens166
+
+fewer167:
+tokens175:
+	CMPQ   R10, $0x00000004
+	JL     fewer176
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column177:
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R14), Y10
+	VFMADD231PS  Y8, Y10, Y0
+	VFMADD231PS  Y9, Y10, Y1
+	VBROADCASTSS (R14)(BX*1), Y10
+	VFMADD231PS  Y8, Y10, Y2
+	VFMADD231PS  Y9, Y10, Y3
+	VBROADCASTSS (R14)(BX*2), Y10
+	VFMADD231PS  Y8, Y10, Y4
+	VFMADD231PS  Y9, Y10, Y5
+	VBROADCASTSS (R14)(SI*1), Y10
+	VFMADD231PS  Y8, Y10, Y6
+	VFMADD231PS  Y9, Y10, Y7
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column177
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store178
+	VMOVUPS      (R9), Y8
+	VADDPS       Y8, Y0, Y0
+	VMOVUPS      32(R9), Y8
+	VADDPS       Y8, Y1, Y1
+
+store178:
+	VMOVUPS Y0, (R9)
+	VMOVUPS Y1, 32(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store179
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y2, Y2
+	VMOVUPS 32(R9), Y0
+	VADDPS  Y0, Y3, Y3
+
+store179:
+	VMOVUPS Y2, (R9)
+	VMOVUPS Y3, 32(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store180
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y4, Y4
+	VMOVUPS 32(R9), Y0
+	VADDPS  Y0, Y5, Y5
+
+store180:
+	VMOVUPS Y4, (R9)
+	VMOVUPS Y5, 32(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store181
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y6, Y6
+	VMOVUPS 32(R9), Y0
+	VADDPS  Y0, Y7, Y7
+
+store181:
+	VMOVUPS Y6, (R9)
+	VMOVUPS Y7, 32(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*4), R8
+	SUBQ    $0x00000004, R10
+	JMP     tokens175
+
+fewer176:
+tokens182:
+	CMPQ   R10, $0x00000002
+	JL     fewer183
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column184:
+	VMOVUPS      (R11), Y4
+	VMOVUPS      32(R11), Y5
+	VBROADCASTSS (R14), Y6
+	VFMADD231PS  Y4, Y6, Y0
+	VFMADD231PS  Y5, Y6, Y1
+	VBROADCASTSS (R14)(BX*1), Y6
+	VFMADD231PS  Y4, Y6, Y2
+	VFMADD231PS  Y5, Y6, Y3
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column184
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store185
+	VMOVUPS      (R9), Y4
+	VADDPS       Y4, Y0, Y0
+	VMOVUPS      32(R9), Y4
+	VADDPS       Y4, Y1, Y1
+
+store185:
+	VMOVUPS Y0, (R9)
+	VMOVUPS Y1, 32(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store186
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y2, Y2
+	VMOVUPS 32(R9), Y0
+	VADDPS  Y0, Y3, Y3
+
+store186:
+	VMOVUPS Y2, (R9)
+	VMOVUPS Y3, 32(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*2), R8
+	SUBQ    $0x00000002, R10
+	JMP     tokens182
+
+fewer183:
+tokens187:
+	CMPQ   R10, $0x00000001
+	JL     fewer188
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column189:
+	VMOVUPS      (R11), Y2
+	VMOVUPS      32(R11), Y3
+	VBROADCASTSS (R14), Y4
+	VFMADD231PS  Y2, Y4, Y0
+	VFMADD231PS  Y3, Y4, Y1
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column189
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store190
+	VMOVUPS      (R9), Y2
+	VADDPS       Y2, Y0, Y0
+	VMOVUPS      32(R9), Y2
+	VADDPS       Y2, Y1, Y1
+
+store190:
+	VMOVUPS Y0, (R9)
+	VMOVUPS Y1, 32(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*1), R8
+	SUBQ    $0x00000001, R10
+	JMP     tokens187
+
+fewer188:
+	ADDQ $0x00000040, AX
+	ADDQ $0x00000040, CX
+	SUBQ $0x00000010, DX
+	JMP  strip164
+
+narrower165:
+strip191:
+	CMPQ DX, $0x00000008
+	JL   narrower192
+	MOVQ x+16(FP), R8
+	MOVQ n+32(FP), R10
+	MOVQ AX, R9
+
+tokens193:
+	CMPQ   R10, $0x0000000c
+	JL     fewer194
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+	LEAQ   (R8)(SI*2), R15
+
+column195:
+	VMOVUPS      (R11), Y12
+	VBROADCASTSS (R14), Y13
+	VFMADD231PS  Y12, Y13, Y0
+	VBROADCASTSS (R14)(BX*1), Y13
+	VFMADD231PS  Y12, Y13, Y1
+	VBROADCASTSS (R14)(BX*2), Y13
+	VFMADD231PS  Y12, Y13, Y2
+	VBROADCASTSS (R14)(SI*1), Y13
+	VFMADD231PS  Y12, Y13, Y3
+	VBROADCASTSS (R14)(BX*4), Y13
+	VFMADD231PS  Y12, Y13, Y4
+	VBROADCASTSS (R14)(DI*1), Y13
+	VFMADD231PS  Y12, Y13, Y5
+	VBROADCASTSS (R15), Y13
+	VFMADD231PS  Y12, Y13, Y6
+	VBROADCASTSS (R15)(BX*1), Y13
+	VFMADD231PS  Y12, Y13, Y7
+	VBROADCASTSS (R15)(BX*2), Y13
+	VFMADD231PS  Y12, Y13, Y8
+	VBROADCASTSS (R15)(SI*1), Y13
+	VFMADD231PS  Y12, Y13, Y9
+	VBROADCASTSS (R15)(BX*4), Y13
+	VFMADD231PS  Y12, Y13, Y10
+	VBROADCASTSS (R15)(DI*1), Y13
+	VFMADD231PS  Y12, Y13, Y11
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	ADDQ         $0x00000004, R15
+	DECQ         R13
+	JNZ          column195
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store196
+	VMOVUPS      (R9), Y12
+	VADDPS       Y12, Y0, Y0
+
+store196:
+	VMOVUPS Y0, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store197
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y1, Y1
+
+store197:
+	VMOVUPS Y1, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store198
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y2, Y2
+
+store198:
+	VMOVUPS Y2, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store199
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y3, Y3
+
+store199:
+	VMOVUPS Y3, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store200
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y4, Y4
+
+store200:
+	VMOVUPS Y4, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store201
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y5, Y5
+
+store201:
+	VMOVUPS Y5, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store202
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y6, Y6
+
+store202:
+	VMOVUPS Y6, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store203
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y7, Y7
+
+store203:
+	VMOVUPS Y7, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store204
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y8, Y8
+
+store204:
+	VMOVUPS Y8, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store205
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y9, Y9
+
+store205:
+	VMOVUPS Y9, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store206
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y10, Y10
+
+store206:
+	VMOVUPS Y10, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store207
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y11, Y11
+
+store207:
+	VMOVUPS Y11, (R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(SI*4), R8
+	SUBQ    $0x0000000c, R10
+	JMP     tokens193
+
+fewer194:
+tokens208:
+	CMPQ   R10, $0x00000004
+	JL     fewer209
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column210:
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R14), Y5
+	VFMADD231PS  Y4, Y5, Y0
+	VBROADCASTSS (R14)(BX*1), Y5
+	VFMADD231PS  Y4, Y5, Y1
+	VBROADCASTSS (R14)(BX*2), Y5
+	VFMADD231PS  Y4, Y5, Y2
+	VBROADCASTSS (R14)(SI*1), Y5
+	VFMADD231PS  Y4, Y5, Y3
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column210
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store211
+	VMOVUPS      (R9), Y4
+	VADDPS       Y4, Y0, Y0
+
+store211:
+	VMOVUPS Y0, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store212
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y1, Y1
+
+store212:
+	VMOVUPS Y1, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store213
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y2, Y2
+
+store213:
+	VMOVUPS Y2, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store214
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y3, Y3
+
+store214:
+	VMOVUPS Y3, (R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*4), R8
+	SUBQ    $0x00000004, R10
+	JMP     tokens208
+
+fewer209:
+tokens215:
+	CMPQ   R10, $0x00000001
+	JL     fewer216
+	VXORPS Y0, Y0, Y0
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column217:
+	VMOVUPS      (R11), Y1
+	VBROADCASTSS (R14), Y2
+	VFMADD231PS  Y1, Y2, Y0
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column217
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store218
+	VMOVUPS      (R9), Y1
+	VADDPS       Y1, Y0, Y0
+
+store218:
+	VMOVUPS Y0, (R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*1), R8
+	SUBQ    $0x00000001, R10
+	JMP     tokens215
+
+fewer216:
+	ADDQ $0x00000020, AX
+	ADDQ $0x00000020, CX
+	SUBQ $0x00000008, DX
+	JMP  strip191
+
+narrower192:
+	TESTQ   DX, DX
+	JZ      done219
+	LEAQ    laneMasks<>+0(SB), R8
+	NEGQ    DX
+	VMOVUPS 32(R8)(DX*4), Y0
+	MOVQ    x+16(FP), DX
+	MOVQ    n+32(FP), R8
+
+tokens220:
+	CMPQ   R8, $0x0000000c
+	JL     fewer221
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	MOVQ   ldw+48(FP), R10
+	MOVQ   k+56(FP), R11
+	MOVQ   CX, R9
+	MOVQ   DX, R12
+	LEAQ   (DX)(SI*2), R13
+
+column222:
+	VMASKMOVPS   (R9), Y0, Y13
+	VBROADCASTSS (R12), Y14
+	VFMADD231PS  Y13, Y14, Y1
+	VBROADCASTSS (R12)(BX*1), Y14
+	VFMADD231PS  Y13, Y14, Y2
+	VBROADCASTSS (R12)(BX*2), Y14
+	VFMADD231PS  Y13, Y14, Y3
+	VBROADCASTSS (R12)(SI*1), Y14
+	VFMADD231PS  Y13, Y14, Y4
+	VBROADCASTSS (R12)(BX*4), Y14
+	VFMADD231PS  Y13, Y14, Y5
+	VBROADCASTSS (R12)(DI*1), Y14
+	VFMADD231PS  Y13, Y14, Y6
+	VBROADCASTSS (R13), Y14
+	VFMADD231PS  Y13, Y14, Y7
+	VBROADCASTSS (R13)(BX*1), Y14
+	VFMADD231PS  Y13, Y14, Y8
+	VBROADCASTSS (R13)(BX*2), Y14
+	VFMADD231PS  Y13, Y14, Y9
+	VBROADCASTSS (R13)(SI*1), Y14
+	VFMADD231PS  Y13, Y14, Y10
+	VBROADCASTSS (R13)(BX*4), Y14
+	VFMADD231PS  Y13, Y14, Y11
+	VBROADCASTSS (R13)(DI*1), Y14
+	VFMADD231PS  Y13, Y14, Y12
+	ADDQ         R10, R9
+	ADDQ         $0x00000004, R12
+	ADDQ         $0x00000004, R13
+	DECQ         R11
+	JNZ          column222
+	MOVQ         ldy+8(FP), R9
+	MOVQ         add+72(FP), R10
+	TESTQ        R10, R10
+	JZ           store223
+	VMASKMOVPS   (AX), Y0, Y13
+	VADDPS       Y13, Y1, Y1
+
+store223:
+	VMASKMOVPS Y1, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store224
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y2, Y2
+
+store224:
+	VMASKMOVPS Y2, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store225
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y3, Y3
+
+store225:
+	VMASKMOVPS Y3, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store226
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y4, Y4
+
+store226:
+	VMASKMOVPS Y4, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store227
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y5, Y5
+
+store227:
+	VMASKMOVPS Y5, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store228
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y6, Y6
+
+store228:
+	VMASKMOVPS Y6, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store229
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y7, Y7
+
+store229:
+	VMASKMOVPS Y7, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store230
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y8, Y8
+
+store230:
+	VMASKMOVPS Y8, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store231
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y9, Y9
+
+store231:
+	VMASKMOVPS Y9, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store232
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y10, Y10
+
+store232:
+	VMASKMOVPS Y10, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store233
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y11, Y11
+
+store233:
+	VMASKMOVPS Y11, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store234
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y12, Y12
+
+store234:
+	VMASKMOVPS Y12, Y0, (AX)
+	ADDQ       R9, AX
+	LEAQ       (DX)(SI*4), DX
+	SUBQ       $0x0000000c, R8
+	JMP        tokens220
+
+fewer221:
+tokens235:
+	CMPQ   R8, $0x00000004
+	JL     fewer236
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	MOVQ   ldw+48(FP), R9
+	MOVQ   k+56(FP), R10
+	MOVQ   CX, DI
+	MOVQ   DX, R11
+
+column237:
+	VMASKMOVPS   (DI), Y0, Y5
+	VBROADCASTSS (R11), Y6
+	VFMADD231PS  Y5, Y6, Y1
+	VBROADCASTSS (R11)(BX*1), Y6
+	VFMADD231PS  Y5, Y6, Y2
+	VBROADCASTSS (R11)(BX*2), Y6
+	VFMADD231PS  Y5, Y6, Y3
+	VBROADCASTSS (R11)(SI*1), Y6
+	VFMADD231PS  Y5, Y6, Y4
+	ADDQ         R9, DI
+	ADDQ         $0x00000004, R11
+	DECQ         R10
+	JNZ          column237
+	MOVQ         ldy+8(FP), DI
+	MOVQ         add+72(FP), R9
+	TESTQ        R9, R9
+	JZ           store238
+	VMASKMOVPS   (AX), Y0, Y5
+	VADDPS       Y5, Y1, Y1
+
+store238:
+	VMASKMOVPS Y1, Y0, (AX)
+	ADDQ       DI, AX
+	TESTQ      R9, R9
+	JZ         store239
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y2, Y2
+
+store239:
+	VMASKMOVPS Y2, Y0, (AX)
+	ADDQ       DI, AX
+	TESTQ      R9, R9
+	JZ         store240
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y3, Y3
+
+store240:
+	VMASKMOVPS Y3, Y0, (AX)
+	ADDQ       DI, AX
+	TESTQ      R9, R9
+	JZ         store241
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y4, Y4
+
+store241:
+	VMASKMOVPS Y4, Y0, (AX)
+	ADDQ       DI, AX
+	LEAQ       (DX)(BX*4), DX
+	SUBQ       $0x00000004, R8
+	JMP        tokens235
+
+fewer236:
+tokens242:
+	CMPQ   R8, $0x00000001
+	JL     fewer243
+	VXORPS Y1, Y1, Y1
+	MOVQ   ldw+48(FP), DI
+	MOVQ   k+56(FP), R9
+	MOVQ   CX, SI
+	MOVQ   DX, R10
+
+column244:
+	VMASKMOVPS   (SI), Y0, Y2
+	VBROADCASTSS (R10), Y3
+	VFMADD231PS  Y2, Y3, Y1
+	ADDQ         DI, SI
+	ADDQ         $0x00000004, R10
+	DECQ         R9
+	JNZ          column244
+	MOVQ         ldy+8(FP), SI
+	MOVQ         add+72(FP), DI
+	TESTQ        DI, DI
+	JZ           store245
+	VMASKMOVPS   (AX), Y0, Y2
+	VADDPS       Y2, Y1, Y1
+
+store245:
+	VMASKMOVPS Y1, Y0, (AX)
+	ADDQ       SI, AX
+	LEAQ       (DX)(BX*1), DX
+	SUBQ       $0x00000001, R8
+	JMP        tokens242
+
+fewer243:
+done219:
+	VZEROUPPER
+	RET
+
+// func transposeF32AVX2(dst *float32, ld int, src *byte, rows int, cols int)
+// Requires: AVX, CMOV
+TEXT ·transposeF32AVX2(SB), NOSPLIT, $0-40
+	// dst[c,j] = src[j,c]
+	MOVQ dst+0(FP), AX
+	MOVQ ld+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ cols+32(FP), SI
+	SHLQ $0x02, SI
+
+rows246:
+	CMPQ BX, $0x00000008
+	JL   rest247
+	MOVQ cols+32(FP), R9
+	MOVQ DX, DI
+	MOVQ AX, R8
+
+columns249:
+	MOVQ        DI, R10
+	VMOVUPS     (R10), X0
+	ADDQ        SI, R10
+	VMOVUPS     (R10), X1
+	ADDQ        SI, R10
+	VMOVUPS     (R10), X2
+	ADDQ        SI, R10
+	VMOVUPS     (R10), X3
+	ADDQ        SI, R10
+	VINSERTF128 $0x01, (R10), Y0, Y0
+	ADDQ        SI, R10
+	VINSERTF128 $0x01, (R10), Y1, Y1
+	ADDQ        SI, R10
+	VINSERTF128 $0x01, (R10), Y2, Y2
+	ADDQ        SI, R10
+	VINSERTF128 $0x01, (R10), Y3, Y3
+	VUNPCKLPS   Y2, Y0, Y4
+	VUNPCKHPS   Y2, Y0, Y5
+	VUNPCKLPS   Y3, Y1, Y6
+	VUNPCKHPS   Y3, Y1, Y7
+	VUNPCKLPS   Y6, Y4, Y8
+	VUNPCKHPS   Y6, Y4, Y4
+	VUNPCKLPS   Y7, Y5, Y6
+	VUNPCKHPS   Y7, Y5, Y5
+	MOVQ        R8, R10
+	VMOVUPS     Y8, (R10)
+	ADDQ        CX, R10
+	VMOVUPS     Y4, (R10)
+	ADDQ        CX, R10
+	VMOVUPS     Y6, (R10)
+	ADDQ        CX, R10
+	VMOVUPS     Y5, (R10)
+	ADDQ        CX, R10
+	SUBQ        $0x00000004, R9
+	JLE         done250
+	MOVQ        $0x00000004, R11
+	MOVQ        R9, R10
+	CMPQ        R9, R11
+	CMOVQGT     R11, R10
+	CMOVQLT     R11, R9
+	LEAQ        (DI)(R10*4), DI
+	IMULQ       CX, R10
+	ADDQ        R10, R8
+	JMP         columns249
+
+done250:
+	IMUL3Q $0x00000008, SI, DI
+	ADDQ   DI, DX
+	ADDQ   $0x00000020, AX
+	SUBQ   $0x00000008, BX
+	JMP    rows246
+
+rest247:
+	TESTQ   BX, BX
+	JZ      end248
+	LEAQ    laneMasks<>+0(SB), DI
+	MOVQ    BX, R8
+	NEGQ    R8
+	VMOVUPS 32(DI)(R8*4), Y0
+	MOVQ    cols+32(FP), DI
+	MOVQ    AX, AX
+
+columns251:
+	MOVQ        DX, R8
+	VMOVUPS     (R8), X9
+	XORQ        R9, R9
+	CMPQ        BX, $0x00000001
+	CMOVQGT     SI, R9
+	ADDQ        R9, R8
+	VMOVUPS     (R8), X10
+	XORQ        R9, R9
+	CMPQ        BX, $0x00000002
+	CMOVQGT     SI, R9
+	ADDQ        R9, R8
+	VMOVUPS     (R8), X11
+	XORQ        R9, R9
+	CMPQ        BX, $0x00000003
+	CMOVQGT     SI, R9
+	ADDQ        R9, R8
+	VMOVUPS     (R8), X12
+	XORQ        R9, R9
+	CMPQ        BX, $0x00000004
+	CMOVQGT     SI, R9
+	ADDQ        R9, R8
+	VINSERTF128 $0x01, (R8), Y9, Y9
+	XORQ        R9, R9
+	CMPQ        BX, $0x00000005
+	CMOVQGT     SI, R9
+	ADDQ        R9, R8
+	VINSERTF128 $0x01, (R8), Y10, Y10
+	XORQ        R9, R9
+	CMPQ        BX, $0x00000006
+	CMOVQGT     SI, R9
+	ADDQ        R9, R8
+	VINSERTF128 $0x01, (R8), Y11, Y11
+	XORQ        R9, R9
+	CMPQ        BX, $0x00000007
+	CMOVQGT     SI, R9
+	ADDQ        R9, R8
+	VINSERTF128 $0x01, (R8), Y12, Y12
+	VUNPCKLPS   Y11, Y9, Y1
+	VUNPCKHPS   Y11, Y9, Y2
+	VUNPCKLPS   Y12, Y10, Y3
+	VUNPCKHPS   Y12, Y10, Y4
+	VUNPCKLPS   Y3, Y1, Y5
+	VUNPCKHPS   Y3, Y1, Y1
+	VUNPCKLPS   Y4, Y2, Y3
+	VUNPCKHPS   Y4, Y2, Y2
+	MOVQ        AX, R8
+	VMASKMOVPS  Y5, Y0, (R8)
+	ADDQ        CX, R8
+	VMASKMOVPS  Y1, Y0, (R8)
+	ADDQ        CX, R8
+	VMASKMOVPS  Y3, Y0, (R8)
+	ADDQ        CX, R8
+	VMASKMOVPS  Y2, Y0, (R8)
+	ADDQ        CX, R8
+	SUBQ        $0x00000004, DI
+	JLE         done252
+	MOVQ        $0x00000004, R9
+	MOVQ        DI, R8
+	CMPQ        DI, R9
+	CMOVQGT     R9, R8
+	CMOVQLT     R9, DI
+	LEAQ        (DX)(R8*4), DX
+	IMULQ       CX, R8
+	ADDQ        R8, AX
+	JMP         columns251
+
+done252:
+end248:
+	VZEROUPPER
+	RET
+
+// func transposeF16AVX2(dst *float32, ld int, src *byte, rows int, cols int)
+// Requires: AVX, CMOV, F16C
+TEXT ·transposeF16AVX2(SB), NOSPLIT, $0-40
+	// dst[c,j] = src[j,c]
+	MOVQ dst+0(FP), AX
+	MOVQ ld+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ cols+32(FP), SI
+	SHLQ $0x01, SI
+
+rows253:
+	CMPQ BX, $0x00000008
+	JL   rest254
+	MOVQ cols+32(FP), R9
+	MOVQ DX, DI
+	MOVQ AX, R8
+
+columns256:
+	MOVQ       DI, R10
+	VMOVUPS    (R10), X0
+	ADDQ       SI, R10
+	VMOVUPS    (R10), X1
+	ADDQ       SI, R10
+	VMOVUPS    (R10), X2
+	ADDQ       SI, R10
+	VMOVUPS    (R10), X3
+	ADDQ       SI, R10
+	VMOVUPS    (R10), X4
+	ADDQ       SI, R10
+	VMOVUPS    (R10), X5
+	ADDQ       SI, R10
+	VMOVUPS    (R10), X6
+	ADDQ       SI, R10
+	VMOVUPS    (R10), X7
+	VPUNPCKLWD X4, X0, X8
+	VPUNPCKHWD X4, X0, X0
+	VPUNPCKLWD X5, X1, X4
+	VPUNPCKHWD X5, X1, X1
+	VPUNPCKLWD X6, X2, X5
+	VPUNPCKHWD X6, X2, X2
+	VPUNPCKLWD X7, X3, X6
+	VPUNPCKHWD X7, X3, X3
+	VPUNPCKLWD X5, X8, X7
+	VPUNPCKHWD X5, X8, X5
+	VPUNPCKLWD X2, X0, X8
+	VPUNPCKHWD X2, X0, X0
+	VPUNPCKLWD X6, X4, X2
+	VPUNPCKHWD X6, X4, X4
+	VPUNPCKLWD X3, X1, X6
+	VPUNPCKHWD X3, X1, X1
+	VPUNPCKLWD X2, X7, X3
+	VPUNPCKHWD X2, X7, X2
+	VPUNPCKLWD X4, X5, X7
+	VPUNPCKHWD X4, X5, X4
+	VPUNPCKLWD X6, X8, X5
+	VPUNPCKHWD X6, X8, X6
+	VPUNPCKLWD X1, X0, X8
+	VPUNPCKHWD X1, X0, X0
+	MOVQ       R8, R10
+	VCVTPH2PS  X3, Y1
+	VMOVUPS    Y1, (R10)
+	ADDQ       CX, R10
+	VCVTPH2PS  X2, Y1
+	VMOVUPS    Y1, (R10)
+	ADDQ       CX, R10
+	VCVTPH2PS  X7, Y1
+	VMOVUPS    Y1, (R10)
+	ADDQ       CX, R10
+	VCVTPH2PS  X4, Y1
+	VMOVUPS    Y1, (R10)
+	ADDQ       CX, R10
+	VCVTPH2PS  X5, Y1
+	VMOVUPS    Y1, (R10)
+	ADDQ       CX, R10
+	VCVTPH2PS  X6, Y1
+	VMOVUPS    Y1, (R10)
+	ADDQ       CX, R10
+	VCVTPH2PS  X8, Y1
+	VMOVUPS    Y1, (R10)
+	ADDQ       CX, R10
+	VCVTPH2PS  X0, Y0
+	VMOVUPS    Y0, (R10)
+	ADDQ       CX, R10
+	SUBQ       $0x00000008, R9
+	JLE        done257
+	MOVQ       $0x00000008, R11
+	MOVQ       R9, R10
+	CMPQ       R9, R11
+	CMOVQGT    R11, R10
+	CMOVQLT    R11, R9
+	LEAQ       (DI)(R10*2), DI
+	IMULQ      CX, R10
+	ADDQ       R10, R8
+	JMP        columns256
+
+done257:
+	IMUL3Q $0x00000008, SI, DI
+	ADDQ   DI, DX
+	ADDQ   $0x00000020, AX
+	SUBQ   $0x00000008, BX
+	JMP    rows253
+
+rest254:
+	TESTQ   BX, BX
+	JZ      end255
+	LEAQ    laneMasks<>+0(SB), DI
+	MOVQ    BX, R8
+	NEGQ    R8
+	VMOVUPS 32(DI)(R8*4), Y0
+	MOVQ    cols+32(FP), DI
+	MOVQ    AX, AX
+
+columns258:
+	MOVQ       DX, R8
+	VMOVUPS    (R8), X1
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000001
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VMOVUPS    (R8), X2
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000002
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VMOVUPS    (R8), X3
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000003
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VMOVUPS    (R8), X4
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000004
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VMOVUPS    (R8), X5
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000005
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VMOVUPS    (R8), X6
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000006
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VMOVUPS    (R8), X7
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000007
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VMOVUPS    (R8), X8
+	VPUNPCKLWD X5, X1, X9
+	VPUNPCKHWD X5, X1, X1
+	VPUNPCKLWD X6, X2, X5
+	VPUNPCKHWD X6, X2, X2
+	VPUNPCKLWD X7, X3, X6
+	VPUNPCKHWD X7, X3, X3
+	VPUNPCKLWD X8, X4, X7
+	VPUNPCKHWD X8, X4, X4
+	VPUNPCKLWD X6, X9, X8
+	VPUNPCKHWD X6, X9, X6
+	VPUNPCKLWD X3, X1, X9
+	VPUNPCKHWD X3, X1, X1
+	VPUNPCKLWD X7, X5, X3
+	VPUNPCKHWD X7, X5, X5
+	VPUNPCKLWD X4, X2, X7
+	VPUNPCKHWD X4, X2, X2
+	VPUNPCKLWD X3, X8, X4
+	VPUNPCKHWD X3, X8, X3
+	VPUNPCKLWD X5, X6, X8
+	VPUNPCKHWD X5, X6, X5
+	VPUNPCKLWD X7, X9, X6
+	VPUNPCKHWD X7, X9, X7
+	VPUNPCKLWD X2, X1, X9
+	VPUNPCKHWD X2, X1, X1
+	MOVQ       AX, R8
+	VCVTPH2PS  X4, Y2
+	VMASKMOVPS Y2, Y0, (R8)
+	ADDQ       CX, R8
+	VCVTPH2PS  X3, Y2
+	VMASKMOVPS Y2, Y0, (R8)
+	ADDQ       CX, R8
+	VCVTPH2PS  X8, Y2
+	VMASKMOVPS Y2, Y0, (R8)
+	ADDQ       CX, R8
+	VCVTPH2PS  X5, Y2
+	VMASKMOVPS Y2, Y0, (R8)
+	ADDQ       CX, R8
+	VCVTPH2PS  X6, Y2
+	VMASKMOVPS Y2, Y0, (R8)
+	ADDQ       CX, R8
+	VCVTPH2PS  X7, Y2
+	VMASKMOVPS Y2, Y0, (R8)
+	ADDQ       CX, R8
+	VCVTPH2PS  X9, Y2
+	VMASKMOVPS Y2, Y0, (R8)
+	ADDQ       CX, R8
+	VCVTPH2PS  X1, Y1
+	VMASKMOVPS Y1, Y0, (R8)
+	ADDQ       CX, R8
+	SUBQ       $0x00000008, DI
+	JLE        done259
+	MOVQ       $0x00000008, R9
+	MOVQ       DI, R8
+	CMPQ       DI, R9
+	CMOVQGT    R9, R8
+	CMOVQLT    R9, DI
+	LEAQ       (DX)(R8*2), DX
+	IMULQ      CX, R8
+	ADDQ       R8, AX
+	JMP        columns258
+
+done259:
+end255:
+	VZEROUPPER
+	RET
+
+// func transposeI8AVX2(dst *float32, ld int, src *byte, scales *float32, rows int, cols int)
+// Requires: AVX, AVX2, CMOV
+TEXT ·transposeI8AVX2(SB), NOSPLIT, $0-48
+	// dst[c,j] = src[j,c]
+	MOVQ dst+0(FP), AX
+	MOVQ ld+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ rows+32(FP), BX
+	MOVQ cols+40(FP), SI
+	SHLQ $0x00, SI
+	MOVQ scales+24(FP), DI
+
+rows260:
+	CMPQ    BX, $0x00000008
+	JL      rest261
+	VMOVUPS (DI), Y0
+	MOVQ    cols+40(FP), R10
+	MOVQ    DX, R8
+	MOVQ    AX, R9
+
+columns263:
+	MOVQ       R8, R11
+	VPMOVSXBW  (R11), X1
+	ADDQ       SI, R11
+	VPMOVSXBW  (R11), X2
+	ADDQ       SI, R11
+	VPMOVSXBW  (R11), X3
+	ADDQ       SI, R11
+	VPMOVSXBW  (R11), X4
+	ADDQ       SI, R11
+	VPMOVSXBW  (R11), X5
+	ADDQ       SI, R11
+	VPMOVSXBW  (R11), X6
+	ADDQ       SI, R11
+	VPMOVSXBW  (R11), X7
+	ADDQ       SI, R11
+	VPMOVSXBW  (R11), X8
+	VPUNPCKLWD X5, X1, X9
+	VPUNPCKHWD X5, X1, X1
+	VPUNPCKLWD X6, X2, X5
+	VPUNPCKHWD X6, X2, X2
+	VPUNPCKLWD X7, X3, X6
+	VPUNPCKHWD X7, X3, X3
+	VPUNPCKLWD X8, X4, X7
+	VPUNPCKHWD X8, X4, X4
+	VPUNPCKLWD X6, X9, X8
+	VPUNPCKHWD X6, X9, X6
+	VPUNPCKLWD X3, X1, X9
+	VPUNPCKHWD X3, X1, X1
+	VPUNPCKLWD X7, X5, X3
+	VPUNPCKHWD X7, X5, X5
+	VPUNPCKLWD X4, X2, X7
+	VPUNPCKHWD X4, X2, X2
+	VPUNPCKLWD X3, X8, X4
+	VPUNPCKHWD X3, X8, X3
+	VPUNPCKLWD X5, X6, X8
+	VPUNPCKHWD X5, X6, X5
+	VPUNPCKLWD X7, X9, X6
+	VPUNPCKHWD X7, X9, X7
+	VPUNPCKLWD X2, X1, X9
+	VPUNPCKHWD X2, X1, X1
+	MOVQ       R9, R11
+	VPMOVSXWD  X4, Y2
+	VCVTDQ2PS  Y2, Y2
+	VMULPS     Y0, Y2, Y2
+	VMOVUPS    Y2, (R11)
+	ADDQ       CX, R11
+	VPMOVSXWD  X3, Y2
+	VCVTDQ2PS  Y2, Y2
+	VMULPS     Y0, Y2, Y2
+	VMOVUPS    Y2, (R11)
+	ADDQ       CX, R11
+	VPMOVSXWD  X8, Y2
+	VCVTDQ2PS  Y2, Y2
+	VMULPS     Y0, Y2, Y2
+	VMOVUPS    Y2, (R11)
+	ADDQ       CX, R11
+	VPMOVSXWD  X5, Y2
+	VCVTDQ2PS  Y2, Y2
+	VMULPS     Y0, Y2, Y2
+	VMOVUPS    Y2, (R11)
+	ADDQ       CX, R11
+	VPMOVSXWD  X6, Y2
+	VCVTDQ2PS  Y2, Y2
+	VMULPS     Y0, Y2, Y2
+	VMOVUPS    Y2, (R11)
+	ADDQ       CX, R11
+	VPMOVSXWD  X7, Y2
+	VCVTDQ2PS  Y2, Y2
+	VMULPS     Y0, Y2, Y2
+	VMOVUPS    Y2, (R11)
+	ADDQ       CX, R11
+	VPMOVSXWD  X9, Y2
+	VCVTDQ2PS  Y2, Y2
+	VMULPS     Y0, Y2, Y2
+	VMOVUPS    Y2, (R11)
+	ADDQ       CX, R11
+	VPMOVSXWD  X1, Y1
+	VCVTDQ2PS  Y1, Y1
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    Y1, (R11)
+	ADDQ       CX, R11
+	SUBQ       $0x00000008, R10
+	JLE        done264
+	MOVQ       $0x00000008, R12
+	MOVQ       R10, R11
+	CMPQ       R10, R12
+	CMOVQGT    R12, R11
+	CMOVQLT    R12, R10
+	LEAQ       (R8)(R11*1), R8
+	IMULQ      CX, R11
+	ADDQ       R11, R9
+	JMP        columns263
+
+done264:
+	IMUL3Q $0x00000008, SI, R8
+	ADDQ   R8, DX
+	ADDQ   $0x00000020, AX
+	ADDQ   $0x00000020, DI
+	SUBQ   $0x00000008, BX
+	JMP    rows260
+
+rest261:
+	TESTQ      BX, BX
+	JZ         end262
+	LEAQ       laneMasks<>+0(SB), R8
+	MOVQ       BX, R9
+	NEGQ       R9
+	VMOVUPS    32(R8)(R9*4), Y0
+	VMASKMOVPS (DI), Y0, Y1
+	MOVQ       cols+40(FP), DI
+	MOVQ       AX, AX
+
+columns265:
+	MOVQ       DX, R8
+	VPMOVSXBW  (R8), X2
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000001
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VPMOVSXBW  (R8), X3
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000002
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VPMOVSXBW  (R8), X4
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000003
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VPMOVSXBW  (R8), X5
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000004
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VPMOVSXBW  (R8), X6
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000005
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VPMOVSXBW  (R8), X7
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000006
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VPMOVSXBW  (R8), X8
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000007
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VPMOVSXBW  (R8), X9
+	VPUNPCKLWD X6, X2, X10
+	VPUNPCKHWD X6, X2, X2
+	VPUNPCKLWD X7, X3, X6
+	VPUNPCKHWD X7, X3, X3
+	VPUNPCKLWD X8, X4, X7
+	VPUNPCKHWD X8, X4, X4
+	VPUNPCKLWD X9, X5, X8
+	VPUNPCKHWD X9, X5, X5
+	VPUNPCKLWD X7, X10, X9
+	VPUNPCKHWD X7, X10, X7
+	VPUNPCKLWD X4, X2, X10
+	VPUNPCKHWD X4, X2, X2
+	VPUNPCKLWD X8, X6, X4
+	VPUNPCKHWD X8, X6, X6
+	VPUNPCKLWD X5, X3, X8
+	VPUNPCKHWD X5, X3, X3
+	VPUNPCKLWD X4, X9, X5
+	VPUNPCKHWD X4, X9, X4
+	VPUNPCKLWD X6, X7, X9
+	VPUNPCKHWD X6, X7, X6
+	VPUNPCKLWD X8, X10, X7
+	VPUNPCKHWD X8, X10, X8
+	VPUNPCKLWD X3, X2, X10
+	VPUNPCKHWD X3, X2, X2
+	MOVQ       AX, R8
+	VPMOVSXWD  X5, Y3
+	VCVTDQ2PS  Y3, Y3
+	VMULPS     Y1, Y3, Y3
+	VMASKMOVPS Y3, Y0, (R8)
+	ADDQ       CX, R8
+	VPMOVSXWD  X4, Y3
+	VCVTDQ2PS  Y3, Y3
+	VMULPS     Y1, Y3, Y3
+	VMASKMOVPS Y3, Y0, (R8)
+	ADDQ       CX, R8
+	VPMOVSXWD  X9, Y3
+	VCVTDQ2PS  Y3, Y3
+	VMULPS     Y1, Y3, Y3
+	VMASKMOVPS Y3, Y0, (R8)
+	ADDQ       CX, R8
+	VPMOVSXWD  X6, Y3
+	VCVTDQ2PS  Y3, Y3
+	VMULPS     Y1, Y3, Y3
+	VMASKMOVPS Y3, Y0, (R8)
+	ADDQ       CX, R8
+	VPMOVSXWD  X7, Y3
+	VCVTDQ2PS  Y3, Y3
+	VMULPS     Y1, Y3, Y3
+	VMASKMOVPS Y3, Y0, (R8)
+	ADDQ       CX, R8
+	VPMOVSXWD  X8, Y3
+	VCVTDQ2PS  Y3, Y3
+	VMULPS     Y1, Y3, Y3
+	VMASKMOVPS Y3, Y0, (R8)
+	ADDQ       CX, R8
+	VPMOVSXWD  X10, Y3
+	VCVTDQ2PS  Y3, Y3
+	VMULPS     Y1, Y3, Y3
+	VMASKMOVPS Y3, Y0, (R8)
+	ADDQ       CX, R8
+	VPMOVSXWD  X2, Y2
+	VCVTDQ2PS  Y2, Y2
+	VMULPS     Y1, Y2, Y2
+	VMASKMOVPS Y2, Y0, (R8)
+	ADDQ       CX, R8
+	SUBQ       $0x00000008, DI
+	JLE        done266
+	MOVQ       $0x00000008, R9
+	MOVQ       DI, R8
+	CMPQ       DI, R9
+	CMOVQGT    R9, R8
+	CMOVQLT    R9, DI
+	LEAQ       (DX)(R8*1), DX
+	IMULQ      CX, R8
+	ADDQ       R8, AX
+	JMP        columns265
+
+done266:
+end262:
+	VZEROUPPER
+	RET
+
+// func widenQ8AVX2(dst *float32, src *byte, scales *float32, rows int, cols int)
+// Requires: AVX, AVX2
+TEXT ·widenQ8AVX2(SB), NOSPLIT, $0-40
+	// dst[j,c] = scales[j]*src[j,c]
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ scales+16(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ cols+32(FP), SI
+
+row267:
+	VBROADCASTSS (DX), Y0
+	MOVQ         SI, DI
+
+columns268:
+	CMPQ      DI, $0x00000008
+	JL        last269
+	VPMOVSXBD (CX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	ADDQ      $0x00000008, CX
+	ADDQ      $0x00000020, AX
+	SUBQ      $0x00000008, DI
+	JMP       columns268
+
+last269:
+	TESTQ     DI, DI
+	JZ        next270
+	SUBQ      $0x00000008, DI
+	ADDQ      DI, CX
+	LEAQ      (AX)(DI*4), AX
+	VPMOVSXBD (CX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	ADDQ      $0x00000008, CX
+	ADDQ      $0x00000020, AX
+
+next270:
+	ADDQ $0x00000004, DX
+	DECQ BX
+	JNZ  row267
+	VZEROUPPER
+	RET
+
+// func penaliseTileAVX2(s *float32, lds int, n int, low *float32, level *float32, field *float32, slope float32, rowMax *float32, count int) float32
+// Requires: AVX, AVX2, SSE
+TEXT ·penaliseTileAVX2(SB), NOSPLIT, $0-76
+	// penalise for n rows, the maximum of each row, and the least penalty of the first
+	MOVQ         s+0(FP), AX
+	MOVQ         lds+8(FP), CX
+	MOVQ         low+24(FP), DX
+	MOVQ         level+32(FP), BX
+	MOVQ         count+64(FP), SI
+	MOVSS        slope+48(FP), X0
+	VBROADCASTSS X0, Y0
+	VMOVUPS      infinity<>+0(SB), Y1
+
+strip271:
+	CMPQ         SI, $0x00000020
+	JL           narrower272
+	MOVQ         field+40(FP), DI
+	VBROADCASTSS (DI), Y2
+	VMOVUPS      (DX), Y3
+	VMOVUPS      (BX), Y4
+	VMINPS       Y3, Y2, Y5
+	VSUBPS       Y5, Y4, Y5
+	VMAXPS       zero<>+0(SB), Y5, Y5
+	VMINPS       largest<>+0(SB), Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VCMPPS       $0x00, infinity<>+0(SB), Y4, Y6
+	VBLENDVPS    Y6, infinity<>+0(SB), Y5, Y5
+	VMINPS       Y1, Y5, Y1
+	VMOVUPS      32(DX), Y5
+	VMOVUPS      32(BX), Y6
+	VMINPS       Y5, Y2, Y7
+	VSUBPS       Y7, Y6, Y7
+	VMAXPS       zero<>+0(SB), Y7, Y7
+	VMINPS       largest<>+0(SB), Y7, Y7
+	VMULPS       Y0, Y7, Y7
+	VCMPPS       $0x00, infinity<>+0(SB), Y6, Y8
+	VBLENDVPS    Y8, infinity<>+0(SB), Y7, Y7
+	VMINPS       Y1, Y7, Y1
+	VMOVUPS      64(DX), Y7
+	VMOVUPS      64(BX), Y8
+	VMINPS       Y7, Y2, Y9
+	VSUBPS       Y9, Y8, Y9
+	VMAXPS       zero<>+0(SB), Y9, Y9
+	VMINPS       largest<>+0(SB), Y9, Y9
+	VMULPS       Y0, Y9, Y9
+	VCMPPS       $0x00, infinity<>+0(SB), Y8, Y10
+	VBLENDVPS    Y10, infinity<>+0(SB), Y9, Y9
+	VMINPS       Y1, Y9, Y1
+	VMOVUPS      96(DX), Y9
+	VMOVUPS      96(BX), Y10
+	VMINPS       Y9, Y2, Y2
+	VSUBPS       Y2, Y10, Y2
+	VMAXPS       zero<>+0(SB), Y2, Y2
+	VMINPS       largest<>+0(SB), Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VCMPPS       $0x00, infinity<>+0(SB), Y10, Y11
+	VBLENDVPS    Y11, infinity<>+0(SB), Y2, Y2
+	VMINPS       Y1, Y2, Y1
+	MOVQ         n+16(FP), R9
+	MOVQ         rowMax+56(FP), R10
+	MOVQ         AX, R8
+
+row273:
+	VBROADCASTSS (DI), Y2
+	VMOVUPS      negInfinity<>+0(SB), Y11
+	VMINPS       Y3, Y2, Y3
+	VSUBPS       Y3, Y4, Y12
+	VMAXPS       zero<>+0(SB), Y12, Y12
+	VMINPS       largest<>+0(SB), Y12, Y12
+	VMULPS       Y0, Y12, Y12
+	VMOVUPS      (R8), Y13
+	VSUBPS       Y12, Y13, Y13
+	VCMPPS       $0x00, infinity<>+0(SB), Y4, Y12
+	VBLENDVPS    Y12, negInfinity<>+0(SB), Y13, Y13
+	VMOVUPS      Y13, (R8)
+	VMAXPS       Y11, Y13, Y11
+	VMINPS       Y5, Y2, Y5
+	VSUBPS       Y5, Y6, Y12
+	VMAXPS       zero<>+0(SB), Y12, Y12
+	VMINPS       largest<>+0(SB), Y12, Y12
+	VMULPS       Y0, Y12, Y12
+	VMOVUPS      32(R8), Y13
+	VSUBPS       Y12, Y13, Y13
+	VCMPPS       $0x00, infinity<>+0(SB), Y6, Y12
+	VBLENDVPS    Y12, negInfinity<>+0(SB), Y13, Y13
+	VMOVUPS      Y13, 32(R8)
+	VMAXPS       Y11, Y13, Y11
+	VMINPS       Y7, Y2, Y7
+	VSUBPS       Y7, Y8, Y12
+	VMAXPS       zero<>+0(SB), Y12, Y12
+	VMINPS       largest<>+0(SB), Y12, Y12
+	VMULPS       Y0, Y12, Y12
+	VMOVUPS      64(R8), Y13
+	VSUBPS       Y12, Y13, Y13
+	VCMPPS       $0x00, infinity<>+0(SB), Y8, Y12
+	VBLENDVPS    Y12, negInfinity<>+0(SB), Y13, Y13
+	VMOVUPS      Y13, 64(R8)
+	VMAXPS       Y11, Y13, Y11
+	VMINPS       Y9, Y2, Y9
+	VSUBPS       Y9, Y10, Y2
+	VMAXPS       zero<>+0(SB), Y2, Y2
+	VMINPS       largest<>+0(SB), Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      96(R8), Y12
+	VSUBPS       Y2, Y12, Y12
+	VCMPPS       $0x00, infinity<>+0(SB), Y10, Y2
+	VBLENDVPS    Y2, negInfinity<>+0(SB), Y12, Y12
+	VMOVUPS      Y12, 96(R8)
+	VMAXPS       Y11, Y12, Y11
+	VEXTRACTF128 $0x01, Y11, X2
+	VMAXPS       X11, X2, X2
+	VPERMILPS    $0x4e, X2, X11
+	VMAXPS       X11, X2, X2
+	VPERMILPS    $0xb1, X2, X11
+	VMAXPS       X11, X2, X2
+	VMAXSS       (R10), X2, X2
+	VMOVSS       X2, (R10)
+	ADDQ         CX, R8
+	ADDQ         $0x00000004, DI
+	ADDQ         $0x00000004, R10
+	DECQ         R9
+	JNZ          row273
+	VMOVUPS      Y3, (DX)
+	VMOVUPS      Y5, 32(DX)
+	VMOVUPS      Y7, 64(DX)
+	VMOVUPS      Y9, 96(DX)
+	ADDQ         $0x00000080, AX
+	ADDQ         $0x00000080, DX
+	ADDQ         $0x00000080, BX
+	SUBQ         $0x00000020, SI
+	JMP          strip271
+
+narrower272:
+strip274:
+	CMPQ         SI, $0x00000008
+	JL           narrower275
+	MOVQ         field+40(FP), DI
+	VBROADCASTSS (DI), Y2
+	VMOVUPS      (DX), Y3
+	VMOVUPS      (BX), Y4
+	VMINPS       Y3, Y2, Y2
+	VSUBPS       Y2, Y4, Y2
+	VMAXPS       zero<>+0(SB), Y2, Y2
+	VMINPS       largest<>+0(SB), Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VCMPPS       $0x00, infinity<>+0(SB), Y4, Y5
+	VBLENDVPS    Y5, infinity<>+0(SB), Y2, Y2
+	VMINPS       Y1, Y2, Y1
+	MOVQ         n+16(FP), R9
+	MOVQ         rowMax+56(FP), R10
+	MOVQ         AX, R8
+
+row276:
+	VBROADCASTSS (DI), Y2
+	VMOVUPS      negInfinity<>+0(SB), Y5
+	VMINPS       Y3, Y2, Y3
+	VSUBPS       Y3, Y4, Y2
+	VMAXPS       zero<>+0(SB), Y2, Y2
+	VMINPS       largest<>+0(SB), Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      (R8), Y6
+	VSUBPS       Y2, Y6, Y6
+	VCMPPS       $0x00, infinity<>+0(SB), Y4, Y2
+	VBLENDVPS    Y2, negInfinity<>+0(SB), Y6, Y6
+	VMOVUPS      Y6, (R8)
+	VMAXPS       Y5, Y6, Y5
+	VEXTRACTF128 $0x01, Y5, X2
+	VMAXPS       X5, X2, X2
+	VPERMILPS    $0x4e, X2, X5
+	VMAXPS       X5, X2, X2
+	VPERMILPS    $0xb1, X2, X5
+	VMAXPS       X5, X2, X2
+	VMAXSS       (R10), X2, X2
+	VMOVSS       X2, (R10)
+	ADDQ         CX, R8
+	ADDQ         $0x00000004, DI
+	ADDQ         $0x00000004, R10
+	DECQ         R9
+	JNZ          row276
+	VMOVUPS      Y3, (DX)
+	ADDQ         $0x00000020, AX
+	ADDQ         $0x00000020, DX
+	ADDQ         $0x00000020, BX
+	SUBQ         $0x00000008, SI
+	JMP          strip274
+
+narrower275:
+	TESTQ        SI, SI
+	JZ           done277
+	LEAQ         laneMasks<>+0(SB), DI
+	NEGQ         SI
+	VMOVUPS      32(DI)(SI*4), Y2
+	MOVQ         field+40(FP), SI
+	VBROADCASTSS (SI), Y3
+	VMASKMOVPS   (DX), Y2, Y4
+	VMASKMOVPS   (BX), Y2, Y5
+	VMOVUPS      infinity<>+0(SB), Y6
+	VBLENDVPS    Y2, Y5, Y6, Y5
+	VMINPS       Y4, Y3, Y3
+	VSUBPS       Y3, Y5, Y3
+	VMAXPS       zero<>+0(SB), Y3, Y3
+	VMINPS       largest<>+0(SB), Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VCMPPS       $0x00, infinity<>+0(SB), Y5, Y6
+	VBLENDVPS    Y6, infinity<>+0(SB), Y3, Y3
+	VMINPS       Y1, Y3, Y1
+	MOVQ         n+16(FP), BX
+	MOVQ         rowMax+56(FP), DI
+
+row278:
+	VBROADCASTSS (SI), Y3
+	VMOVUPS      negInfinity<>+0(SB), Y6
+	VMINPS       Y4, Y3, Y4
+	VSUBPS       Y4, Y5, Y3
+	VMAXPS       zero<>+0(SB), Y3, Y3
+	VMINPS       largest<>+0(SB), Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VMASKMOVPS   (AX), Y2, Y7
+	VSUBPS       Y3, Y7, Y7
+	VCMPPS       $0x00, infinity<>+0(SB), Y5, Y3
+	VBLENDVPS    Y3, negInfinity<>+0(SB), Y7, Y7
+	VMASKMOVPS   Y7, Y2, (AX)
+	VMAXPS       Y6, Y7, Y6
+	VEXTRACTF128 $0x01, Y6, X3
+	VMAXPS       X6, X3, X3
+	VPERMILPS    $0x4e, X3, X6
+	VMAXPS       X6, X3, X3
+	VPERMILPS    $0xb1, X3, X6
+	VMAXPS       X6, X3, X3
+	VMAXSS       (DI), X3, X3
+	VMOVSS       X3, (DI)
+	ADDQ         CX, AX
+	ADDQ         $0x00000004, SI
+	ADDQ         $0x00000004, DI
+	DECQ         BX
+	JNZ          row278
+	VMASKMOVPS   Y4, Y2, (DX)
+
+done277:
+	VXORPS       signBit<>+0(SB), Y1, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VMAXPS       X0, X1, X1
+	VPERMILPS    $0x4e, X1, X0
+	VMAXPS       X0, X1, X1
+	VPERMILPS    $0xb1, X1, X0
+	VMAXPS       X0, X1, X1
+	VXORPS       signBit<>+0(SB), X1, X1
+	MOVSS        X1, ret+72(FP)
+	VZEROUPPER
+	RET
+
+// func expSumTileAVX2(s *float32, lds int, n int, width int, max *float32, sum *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·expSumTileAVX2(SB), NOSPLIT, $0-48
+	// s[t] = exp(s[t]-max[t]); sum[t] += their sum
+	MOVQ    s+0(FP), AX
+	MOVQ    n+16(FP), CX
+	MOVQ    max+32(FP), DX
+	MOVQ    sum+40(FP), BX
+	MOVQ    width+24(FP), SI
+	ANDQ    $+7, SI
+	LEAQ    laneMasks<>+0(SB), DI
+	MOVQ    SI, R8
+	NEGQ    R8
+	VMOVUPS 32(DI)(R8*4), Y0
+
+row279:
+	VXORPS       Y2, Y2, Y2
+	VBROADCASTSS (DX), Y1
+	VCMPPS       $0x00, negInfinity<>+0(SB), Y1, Y3
+	VBLENDVPS    Y3, infinity<>+0(SB), Y1, Y1
+	MOVQ         width+24(FP), R8
+	MOVQ         AX, DI
+
+loop280:
+	CMPQ         R8, $0x00000008
+	JL           rest281
+	VMOVUPS      (DI), Y3
+	VXORPS       Y4, Y4, Y4
+	VSUBPS       Y1, Y3, Y3
+	VMOVUPS      expLow<>+0(SB), Y4
+	VMAXPS       Y3, Y4, Y4
+	VMOVUPS      expHigh<>+0(SB), Y6
+	VMINPS       Y4, Y6, Y6
+	VMULPS       log2e<>+0(SB), Y6, Y5
+	VROUNDPS     $0x00, Y5, Y5
+	VFNMADD231PS ln2High<>+0(SB), Y5, Y6
+	VFNMADD231PS ln2Low<>+0(SB), Y5, Y6
+	VMOVUPS      expC0<>+0(SB), Y7
+	VFMADD213PS  expC1<>+0(SB), Y6, Y7
+	VFMADD213PS  expC2<>+0(SB), Y6, Y7
+	VFMADD213PS  expC3<>+0(SB), Y6, Y7
+	VFMADD213PS  expC4<>+0(SB), Y6, Y7
+	VFMADD213PS  expC5<>+0(SB), Y6, Y7
+	VMULPS       Y6, Y6, Y4
+	VFMADD213PS  Y6, Y4, Y7
+	VADDPS       one<>+0(SB), Y7, Y7
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       bias<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y7, Y7
+	VPADDD       bias<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VCMPPS       $0x05, expLow<>+0(SB), Y3, Y3
+	VANDPS       Y3, Y7, Y7
+	VMOVUPS      Y7, (DI)
+	VADDPS       Y7, Y2, Y2
+	ADDQ         $0x00000020, DI
+	SUBQ         $0x00000008, R8
+	JMP          loop280
+
+rest281:
+	TESTQ        SI, SI
+	JZ           sum282
+	VMASKMOVPS   (DI), Y0, Y3
+	VXORPS       Y4, Y4, Y4
+	VSUBPS       Y1, Y3, Y3
+	VMOVUPS      expLow<>+0(SB), Y1
+	VMAXPS       Y3, Y1, Y1
+	VMOVUPS      expHigh<>+0(SB), Y6
+	VMINPS       Y1, Y6, Y6
+	VMULPS       log2e<>+0(SB), Y6, Y5
+	VROUNDPS     $0x00, Y5, Y5
+	VFNMADD231PS ln2High<>+0(SB), Y5, Y6
+	VFNMADD231PS ln2Low<>+0(SB), Y5, Y6
+	VMOVUPS      expC0<>+0(SB), Y7
+	VFMADD213PS  expC1<>+0(SB), Y6, Y7
+	VFMADD213PS  expC2<>+0(SB), Y6, Y7
+	VFMADD213PS  expC3<>+0(SB), Y6, Y7
+	VFMADD213PS  expC4<>+0(SB), Y6, Y7
+	VFMADD213PS  expC5<>+0(SB), Y6, Y7
+	VMULPS       Y6, Y6, Y1
+	VFMADD213PS  Y6, Y1, Y7
+	VADDPS       one<>+0(SB), Y7, Y7
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y1
+	VPSUBD       Y1, Y5, Y5
+	VPADDD       bias<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y1, Y7, Y7
+	VPADDD       bias<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VCMPPS       $0x05, expLow<>+0(SB), Y3, Y1
+	VANDPS       Y1, Y7, Y7
+	VBLENDVPS    Y0, Y7, Y4, Y7
+	VMASKMOVPS   Y7, Y0, (DI)
+	VADDPS       Y7, Y2, Y2
+
+sum282:
+	VSHUFPS      $0xdd, Y2, Y2, Y1
+	VSHUFPS      $0x88, Y2, Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VSHUFPS      $0xdd, Y2, Y2, Y1
+	VSHUFPS      $0x88, Y2, Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VEXTRACTF128 $0x01, Y2, X1
+	VADDPS       X2, X1, X1
+	VADDSS       (BX), X1, X1
+	VMOVSS       X1, (BX)
+	MOVQ         lds+8(FP), DI
+	ADDQ         DI, AX
+	ADDQ         $0x00000004, DX
+	ADDQ         $0x00000004, BX
+	DECQ         CX
+	JNZ          row279
+	VZEROUPPER
+	RET
+
 // func gemvF32AVX512(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL, MMX+, SSE
+// Requires: AVX, AVX2, AVX512DQ, AVX512F, AVX512VL, MMX+, SSE
 TEXT ·gemvF32AVX512(SB), NOSPLIT, $0-64
 	// y[r] = scale * sum of w[r,c]*x[c]
 	MOVQ         y+0(FP), AX
@@ -3665,26 +5573,26 @@ TEXT ·gemvF32AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four164:
+four283:
 	CMPQ   BX, $0x00000004
-	JL     one165
+	JL     one284
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
 	LEAQ   (R11)(R9*1), R9
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair167:
+pair286:
 	CMPQ        R12, SI
-	JGE         single168
+	JGE         single287
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -3710,11 +5618,11 @@ pair167:
 	VMOVUPS     64(R9)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000080, R12
-	JMP         pair167
+	JMP         pair286
 
-single168:
+single287:
 	CMPQ        R12, DI
-	JGE         rest169
+	JGE         rest288
 	VMOVUPS     (DX)(R12*1), Z9
 	VMOVUPS     (CX)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z1
@@ -3726,9 +5634,9 @@ single168:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000040, R12
 
-rest169:
+rest288:
 	TESTQ       R8, R8
-	JZ          sum170
+	JZ          sum289
 	VMOVUPS.Z   (DX)(R12*1), K1, Z9
 	VMOVUPS.Z   (CX)(R12*1), K1, Z10
 	VFMADD231PS Z10, Z9, Z2
@@ -3739,99 +5647,99 @@ rest169:
 	VMOVUPS.Z   (R9)(R12*1), K1, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum170:
+sum289:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
 	VADDPS        Z8, Z7, Z7
 	MOVQ          stride+16(FP), R9
-	VEXTRACTF64X4 $0x01, Z1, Y9
-	VADDPS        Y1, Y9, Y9
-	VEXTRACTF64X4 $0x01, Z3, Y10
-	VADDPS        Y3, Y10, Y10
-	VEXTRACTF64X4 $0x01, Z5, Y13
-	VADDPS        Y5, Y13, Y13
-	VEXTRACTF64X4 $0x01, Z7, Y14
-	VADDPS        Y7, Y14, Y14
-	VSHUFPS       $0xdd, Y10, Y9, Y15
-	VSHUFPS       $0x88, Y10, Y9, Y9
-	VADDPS        Y15, Y9, Y9
-	VSHUFPS       $0xdd, Y14, Y13, Y15
-	VSHUFPS       $0x88, Y14, Y13, Y10
-	VADDPS        Y15, Y10, Y10
-	VSHUFPS       $0xdd, Y10, Y9, Y13
-	VSHUFPS       $0x88, Y10, Y9, Y9
-	VADDPS        Y13, Y9, Y9
-	VEXTRACTF32X4 $0x01, Y9, X10
-	VADDPS        X9, X10, X10
-	VMULPS        X0, X10, X10
-	VMOVUPS       X10, (AX)
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VADDPS        Y1, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z3, Y1
+	VADDPS        Y3, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z5, Y3
+	VADDPS        Y5, Y3, Y3
+	VEXTRACTF64X4 $0x01, Z7, Y4
+	VADDPS        Y7, Y4, Y4
+	VSHUFPS       $0xdd, Y1, Y2, Y5
+	VSHUFPS       $0x88, Y1, Y2, Y2
+	VADDPS        Y5, Y2, Y2
+	VSHUFPS       $0xdd, Y4, Y3, Y5
+	VSHUFPS       $0x88, Y4, Y3, Y1
+	VADDPS        Y5, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y2, Y3
+	VSHUFPS       $0x88, Y1, Y2, Y2
+	VADDPS        Y3, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VADDPS        X2, X1, X1
+	VMULPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four164
+	JMP           four283
 
-one165:
+one284:
 	TESTQ  BX, BX
-	JZ     done166
+	JZ     done285
 	MOVQ   stride+16(FP), R9
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
 	XORQ   R9, R9
 
-pair171:
+pair290:
 	CMPQ        R9, SI
-	JGE         single172
-	VMOVUPS     (DX)(R9*1), Z1
-	VMOVUPS     (CX)(R9*1), Z2
-	VFMADD231PS Z2, Z1, Z11
-	VMOVUPS     64(DX)(R9*1), Z1
-	VMOVUPS     64(CX)(R9*1), Z2
-	VFMADD231PS Z2, Z1, Z12
+	JGE         single291
+	VMOVUPS     (DX)(R9*1), Z3
+	VMOVUPS     (CX)(R9*1), Z4
+	VFMADD231PS Z4, Z3, Z1
+	VMOVUPS     64(DX)(R9*1), Z3
+	VMOVUPS     64(CX)(R9*1), Z4
+	VFMADD231PS Z4, Z3, Z2
 	ADDQ        $0x00000080, R9
-	JMP         pair171
+	JMP         pair290
 
-single172:
+single291:
 	CMPQ        R9, DI
-	JGE         rest173
-	VMOVUPS     (DX)(R9*1), Z1
-	VMOVUPS     (CX)(R9*1), Z2
-	VFMADD231PS Z2, Z1, Z11
+	JGE         rest292
+	VMOVUPS     (DX)(R9*1), Z3
+	VMOVUPS     (CX)(R9*1), Z4
+	VFMADD231PS Z4, Z3, Z1
 	ADDQ        $0x00000040, R9
 
-rest173:
+rest292:
 	TESTQ       R8, R8
-	JZ          sum174
-	VMOVUPS.Z   (DX)(R9*1), K1, Z1
-	VMOVUPS.Z   (CX)(R9*1), K1, Z2
-	VFMADD231PS Z2, Z1, Z12
+	JZ          sum293
+	VMOVUPS.Z   (DX)(R9*1), K1, Z3
+	VMOVUPS.Z   (CX)(R9*1), K1, Z4
+	VFMADD231PS Z4, Z3, Z2
 
-sum174:
-	VADDPS        Z12, Z11, Z11
+sum293:
+	VADDPS        Z2, Z1, Z1
 	MOVQ          stride+16(FP), R9
-	VEXTRACTF64X4 $0x01, Z11, Y1
-	VADDPS        Y11, Y1, Y1
-	VSHUFPS       $0xdd, Y1, Y1, Y2
-	VSHUFPS       $0x88, Y1, Y1, Y1
-	VADDPS        Y2, Y1, Y1
-	VSHUFPS       $0xdd, Y1, Y1, Y2
-	VSHUFPS       $0x88, Y1, Y1, Y1
-	VADDPS        Y2, Y1, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X1, X2, X2
-	VMULPS        X0, X2, X2
-	VMOVSS        X2, (AX)
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VADDPS        X2, X1, X1
+	VMULPS        X0, X1, X1
+	VMOVSS        X1, (AX)
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one165
+	JMP           one284
 
-done166:
+done285:
 	VZEROUPPER
 	RET
 
 // func gemvF16AVX512(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
-// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, MMX+, SSE
+// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VL, MMX+, SSE
 TEXT ·gemvF16AVX512(SB), NOSPLIT, $0-64
 	// y[r] = scale * sum of w[r,c]*x[c]
 	MOVQ         y+0(FP), AX
@@ -3851,26 +5759,26 @@ TEXT ·gemvF16AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four175:
+four294:
 	CMPQ   BX, $0x00000004
-	JL     one176
+	JL     one295
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
 	LEAQ   (R11)(R9*1), R9
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair178:
+pair297:
 	CMPQ        R12, SI
-	JGE         single179
+	JGE         single298
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -3896,11 +5804,11 @@ pair178:
 	VCVTPH2PS   32(R9)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000040, R12
-	JMP         pair178
+	JMP         pair297
 
-single179:
+single298:
 	CMPQ        R12, DI
-	JGE         rest180
+	JGE         rest299
 	VMOVUPS     (DX)(R12*2), Z9
 	VCVTPH2PS   (CX)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z1
@@ -3912,9 +5820,9 @@ single179:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000020, R12
 
-rest180:
+rest299:
 	TESTQ       R8, R8
-	JZ          sum181
+	JZ          sum300
 	VMOVUPS.Z   (DX)(R12*2), K1, Z9
 	VMOVDQU16.Z (CX)(R12*1), K1, Y10
 	VCVTPH2PS   Y10, Z10
@@ -3929,100 +5837,100 @@ rest180:
 	VCVTPH2PS   Y10, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum181:
+sum300:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
 	VADDPS        Z8, Z7, Z7
 	MOVQ          stride+16(FP), R9
-	VEXTRACTF64X4 $0x01, Z1, Y9
-	VADDPS        Y1, Y9, Y9
-	VEXTRACTF64X4 $0x01, Z3, Y10
-	VADDPS        Y3, Y10, Y10
-	VEXTRACTF64X4 $0x01, Z5, Y13
-	VADDPS        Y5, Y13, Y13
-	VEXTRACTF64X4 $0x01, Z7, Y14
-	VADDPS        Y7, Y14, Y14
-	VSHUFPS       $0xdd, Y10, Y9, Y15
-	VSHUFPS       $0x88, Y10, Y9, Y9
-	VADDPS        Y15, Y9, Y9
-	VSHUFPS       $0xdd, Y14, Y13, Y15
-	VSHUFPS       $0x88, Y14, Y13, Y10
-	VADDPS        Y15, Y10, Y10
-	VSHUFPS       $0xdd, Y10, Y9, Y13
-	VSHUFPS       $0x88, Y10, Y9, Y9
-	VADDPS        Y13, Y9, Y9
-	VEXTRACTF32X4 $0x01, Y9, X10
-	VADDPS        X9, X10, X10
-	VMULPS        X0, X10, X10
-	VMOVUPS       X10, (AX)
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VADDPS        Y1, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z3, Y1
+	VADDPS        Y3, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z5, Y3
+	VADDPS        Y5, Y3, Y3
+	VEXTRACTF64X4 $0x01, Z7, Y4
+	VADDPS        Y7, Y4, Y4
+	VSHUFPS       $0xdd, Y1, Y2, Y5
+	VSHUFPS       $0x88, Y1, Y2, Y2
+	VADDPS        Y5, Y2, Y2
+	VSHUFPS       $0xdd, Y4, Y3, Y5
+	VSHUFPS       $0x88, Y4, Y3, Y1
+	VADDPS        Y5, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y2, Y3
+	VSHUFPS       $0x88, Y1, Y2, Y2
+	VADDPS        Y3, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VADDPS        X2, X1, X1
+	VMULPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four175
+	JMP           four294
 
-one176:
+one295:
 	TESTQ  BX, BX
-	JZ     done177
+	JZ     done296
 	MOVQ   stride+16(FP), R9
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
 	XORQ   R9, R9
 
-pair182:
+pair301:
 	CMPQ        R9, SI
-	JGE         single183
-	VMOVUPS     (DX)(R9*2), Z1
-	VCVTPH2PS   (CX)(R9*1), Z2
-	VFMADD231PS Z2, Z1, Z11
-	VMOVUPS     64(DX)(R9*2), Z1
-	VCVTPH2PS   32(CX)(R9*1), Z2
-	VFMADD231PS Z2, Z1, Z12
+	JGE         single302
+	VMOVUPS     (DX)(R9*2), Z3
+	VCVTPH2PS   (CX)(R9*1), Z4
+	VFMADD231PS Z4, Z3, Z1
+	VMOVUPS     64(DX)(R9*2), Z3
+	VCVTPH2PS   32(CX)(R9*1), Z4
+	VFMADD231PS Z4, Z3, Z2
 	ADDQ        $0x00000040, R9
-	JMP         pair182
+	JMP         pair301
 
-single183:
+single302:
 	CMPQ        R9, DI
-	JGE         rest184
-	VMOVUPS     (DX)(R9*2), Z1
-	VCVTPH2PS   (CX)(R9*1), Z2
-	VFMADD231PS Z2, Z1, Z11
+	JGE         rest303
+	VMOVUPS     (DX)(R9*2), Z3
+	VCVTPH2PS   (CX)(R9*1), Z4
+	VFMADD231PS Z4, Z3, Z1
 	ADDQ        $0x00000020, R9
 
-rest184:
+rest303:
 	TESTQ       R8, R8
-	JZ          sum185
-	VMOVUPS.Z   (DX)(R9*2), K1, Z1
-	VMOVDQU16.Z (CX)(R9*1), K1, Y2
-	VCVTPH2PS   Y2, Z2
-	VFMADD231PS Z2, Z1, Z12
+	JZ          sum304
+	VMOVUPS.Z   (DX)(R9*2), K1, Z3
+	VMOVDQU16.Z (CX)(R9*1), K1, Y4
+	VCVTPH2PS   Y4, Z4
+	VFMADD231PS Z4, Z3, Z2
 
-sum185:
-	VADDPS        Z12, Z11, Z11
+sum304:
+	VADDPS        Z2, Z1, Z1
 	MOVQ          stride+16(FP), R9
-	VEXTRACTF64X4 $0x01, Z11, Y1
-	VADDPS        Y11, Y1, Y1
-	VSHUFPS       $0xdd, Y1, Y1, Y2
-	VSHUFPS       $0x88, Y1, Y1, Y1
-	VADDPS        Y2, Y1, Y1
-	VSHUFPS       $0xdd, Y1, Y1, Y2
-	VSHUFPS       $0x88, Y1, Y1, Y1
-	VADDPS        Y2, Y1, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X1, X2, X2
-	VMULPS        X0, X2, X2
-	VMOVSS        X2, (AX)
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VADDPS        X2, X1, X1
+	VMULPS        X0, X1, X1
+	VMOVSS        X1, (AX)
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one176
+	JMP           one295
 
-done177:
+done296:
 	VZEROUPPER
 	RET
 
 // func gemvBF16AVX512(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL, MMX+, SSE
+// Requires: AVX, AVX2, AVX512DQ, AVX512F, AVX512VL, MMX+, SSE
 TEXT ·gemvBF16AVX512(SB), NOSPLIT, $0-64
 	// y[r] = scale * sum of w[r,c]*x[c]
 	MOVQ         y+0(FP), AX
@@ -4042,26 +5950,26 @@ TEXT ·gemvBF16AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four186:
+four305:
 	CMPQ   BX, $0x00000004
-	JL     one187
+	JL     one306
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
 	LEAQ   (R11)(R9*1), R9
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair189:
+pair308:
 	CMPQ        R12, SI
-	JGE         single190
+	JGE         single309
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -4095,11 +6003,11 @@ pair189:
 	VPSLLD      $0x10, Z10, Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000040, R12
-	JMP         pair189
+	JMP         pair308
 
-single190:
+single309:
 	CMPQ        R12, DI
-	JGE         rest191
+	JGE         rest310
 	VMOVUPS     (DX)(R12*2), Z9
 	VPMOVZXWD   (CX)(R12*1), Z10
 	VPSLLD      $0x10, Z10, Z10
@@ -4115,9 +6023,9 @@ single190:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000020, R12
 
-rest191:
+rest310:
 	TESTQ       R8, R8
-	JZ          sum192
+	JZ          sum311
 	VMOVUPS.Z   (DX)(R12*2), K1, Z9
 	VPMOVZXWD.Z (CX)(R12*1), K1, Z10
 	VPSLLD      $0x10, Z10, Z10
@@ -4132,103 +6040,103 @@ rest191:
 	VPSLLD      $0x10, Z10, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum192:
+sum311:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
 	VADDPS        Z8, Z7, Z7
 	MOVQ          stride+16(FP), R9
-	VEXTRACTF64X4 $0x01, Z1, Y9
-	VADDPS        Y1, Y9, Y9
-	VEXTRACTF64X4 $0x01, Z3, Y10
-	VADDPS        Y3, Y10, Y10
-	VEXTRACTF64X4 $0x01, Z5, Y13
-	VADDPS        Y5, Y13, Y13
-	VEXTRACTF64X4 $0x01, Z7, Y14
-	VADDPS        Y7, Y14, Y14
-	VSHUFPS       $0xdd, Y10, Y9, Y15
-	VSHUFPS       $0x88, Y10, Y9, Y9
-	VADDPS        Y15, Y9, Y9
-	VSHUFPS       $0xdd, Y14, Y13, Y15
-	VSHUFPS       $0x88, Y14, Y13, Y10
-	VADDPS        Y15, Y10, Y10
-	VSHUFPS       $0xdd, Y10, Y9, Y13
-	VSHUFPS       $0x88, Y10, Y9, Y9
-	VADDPS        Y13, Y9, Y9
-	VEXTRACTF32X4 $0x01, Y9, X10
-	VADDPS        X9, X10, X10
-	VMULPS        X0, X10, X10
-	VMOVUPS       X10, (AX)
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VADDPS        Y1, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z3, Y1
+	VADDPS        Y3, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z5, Y3
+	VADDPS        Y5, Y3, Y3
+	VEXTRACTF64X4 $0x01, Z7, Y4
+	VADDPS        Y7, Y4, Y4
+	VSHUFPS       $0xdd, Y1, Y2, Y5
+	VSHUFPS       $0x88, Y1, Y2, Y2
+	VADDPS        Y5, Y2, Y2
+	VSHUFPS       $0xdd, Y4, Y3, Y5
+	VSHUFPS       $0x88, Y4, Y3, Y1
+	VADDPS        Y5, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y2, Y3
+	VSHUFPS       $0x88, Y1, Y2, Y2
+	VADDPS        Y3, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VADDPS        X2, X1, X1
+	VMULPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four186
+	JMP           four305
 
-one187:
+one306:
 	TESTQ  BX, BX
-	JZ     done188
+	JZ     done307
 	MOVQ   stride+16(FP), R9
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
 	XORQ   R9, R9
 
-pair193:
+pair312:
 	CMPQ        R9, SI
-	JGE         single194
-	VMOVUPS     (DX)(R9*2), Z1
-	VPMOVZXWD   (CX)(R9*1), Z2
-	VPSLLD      $0x10, Z2, Z2
-	VFMADD231PS Z2, Z1, Z11
-	VMOVUPS     64(DX)(R9*2), Z1
-	VPMOVZXWD   32(CX)(R9*1), Z2
-	VPSLLD      $0x10, Z2, Z2
-	VFMADD231PS Z2, Z1, Z12
+	JGE         single313
+	VMOVUPS     (DX)(R9*2), Z3
+	VPMOVZXWD   (CX)(R9*1), Z4
+	VPSLLD      $0x10, Z4, Z4
+	VFMADD231PS Z4, Z3, Z1
+	VMOVUPS     64(DX)(R9*2), Z3
+	VPMOVZXWD   32(CX)(R9*1), Z4
+	VPSLLD      $0x10, Z4, Z4
+	VFMADD231PS Z4, Z3, Z2
 	ADDQ        $0x00000040, R9
-	JMP         pair193
+	JMP         pair312
 
-single194:
+single313:
 	CMPQ        R9, DI
-	JGE         rest195
-	VMOVUPS     (DX)(R9*2), Z1
-	VPMOVZXWD   (CX)(R9*1), Z2
-	VPSLLD      $0x10, Z2, Z2
-	VFMADD231PS Z2, Z1, Z11
+	JGE         rest314
+	VMOVUPS     (DX)(R9*2), Z3
+	VPMOVZXWD   (CX)(R9*1), Z4
+	VPSLLD      $0x10, Z4, Z4
+	VFMADD231PS Z4, Z3, Z1
 	ADDQ        $0x00000020, R9
 
-rest195:
+rest314:
 	TESTQ       R8, R8
-	JZ          sum196
-	VMOVUPS.Z   (DX)(R9*2), K1, Z1
-	VPMOVZXWD.Z (CX)(R9*1), K1, Z2
-	VPSLLD      $0x10, Z2, Z2
-	VFMADD231PS Z2, Z1, Z12
+	JZ          sum315
+	VMOVUPS.Z   (DX)(R9*2), K1, Z3
+	VPMOVZXWD.Z (CX)(R9*1), K1, Z4
+	VPSLLD      $0x10, Z4, Z4
+	VFMADD231PS Z4, Z3, Z2
 
-sum196:
-	VADDPS        Z12, Z11, Z11
+sum315:
+	VADDPS        Z2, Z1, Z1
 	MOVQ          stride+16(FP), R9
-	VEXTRACTF64X4 $0x01, Z11, Y1
-	VADDPS        Y11, Y1, Y1
-	VSHUFPS       $0xdd, Y1, Y1, Y2
-	VSHUFPS       $0x88, Y1, Y1, Y1
-	VADDPS        Y2, Y1, Y1
-	VSHUFPS       $0xdd, Y1, Y1, Y2
-	VSHUFPS       $0x88, Y1, Y1, Y1
-	VADDPS        Y2, Y1, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X1, X2, X2
-	VMULPS        X0, X2, X2
-	VMOVSS        X2, (AX)
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VADDPS        X2, X1, X1
+	VMULPS        X0, X1, X1
+	VMOVSS        X1, (AX)
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one187
+	JMP           one306
 
-done188:
+done307:
 	VZEROUPPER
 	RET
 
 // func gemvQ8AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL, MMX+
+// Requires: AVX, AVX2, AVX512DQ, AVX512F, AVX512VL, MMX+
 TEXT ·gemvQ8AVX512(SB), NOSPLIT, $0-56
 	// y[r] = sum over blocks of scale * sum of w[r,c]*x[c]
 	MOVQ y+0(FP), AX
@@ -4238,22 +6146,22 @@ TEXT ·gemvQ8AVX512(SB), NOSPLIT, $0-56
 	MOVQ ahead+48(FP), SI
 	MOVQ blocks+32(FP), DI
 
-four197:
+four316:
 	CMPQ   BX, $0x00000004
-	JL     one198
+	JL     one317
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
 	LEAQ   (R10)(R8*1), R11
 	LEAQ   (R11)(R8*1), R8
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block200:
+block319:
 	PREFETCHT0    (R9)(SI*1)
 	VPMOVSXBD     2(R9), Z4
 	VCVTDQ2PS     Z4, Z4
@@ -4300,79 +6208,79 @@ block200:
 	ADDQ          $0x00000022, R8
 	ADDQ          $0x00000080, R12
 	DECQ          R13
-	JNZ           block200
+	JNZ           block319
 	MOVQ          stride+16(FP), R8
 	VEXTRACTF64X4 $0x01, Z0, Y4
 	VADDPS        Y0, Y4, Y4
-	VEXTRACTF64X4 $0x01, Z1, Y5
-	VADDPS        Y1, Y5, Y5
-	VEXTRACTF64X4 $0x01, Z2, Y7
-	VADDPS        Y2, Y7, Y7
-	VEXTRACTF64X4 $0x01, Z3, Y8
-	VADDPS        Y3, Y8, Y8
-	VSHUFPS       $0xdd, Y5, Y4, Y9
-	VSHUFPS       $0x88, Y5, Y4, Y4
-	VADDPS        Y9, Y4, Y4
-	VSHUFPS       $0xdd, Y8, Y7, Y9
-	VSHUFPS       $0x88, Y8, Y7, Y5
-	VADDPS        Y9, Y5, Y5
-	VSHUFPS       $0xdd, Y5, Y4, Y7
-	VSHUFPS       $0x88, Y5, Y4, Y4
-	VADDPS        Y7, Y4, Y4
-	VEXTRACTF32X4 $0x01, Y4, X5
-	VADDPS        X4, X5, X5
-	VMOVUPS       X5, (AX)
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y1, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z2, Y1
+	VADDPS        Y2, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VADDPS        Y3, Y2, Y2
+	VSHUFPS       $0xdd, Y0, Y4, Y3
+	VSHUFPS       $0x88, Y0, Y4, Y4
+	VADDPS        Y3, Y4, Y4
+	VSHUFPS       $0xdd, Y2, Y1, Y3
+	VSHUFPS       $0x88, Y2, Y1, Y0
+	VADDPS        Y3, Y0, Y0
+	VSHUFPS       $0xdd, Y0, Y4, Y1
+	VSHUFPS       $0x88, Y0, Y4, Y4
+	VADDPS        Y1, Y4, Y4
+	VEXTRACTF32X4 $0x01, Y4, X0
+	VADDPS        X4, X0, X0
+	VMOVUPS       X0, (AX)
 	LEAQ          (CX)(R8*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four197
+	JMP           four316
 
-one198:
+one317:
 	TESTQ  BX, BX
-	JZ     done199
+	JZ     done318
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
-	VPXORD Z6, Z6, Z6
+	VXORPS Z0, Z0, Z0
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block201:
-	VPMOVSXBD     2(SI), Z0
-	VCVTDQ2PS     Z0, Z0
-	VMULPS        (R8), Z0, Z0
-	VPMOVSXBD     18(SI), Z1
+block320:
+	VPMOVSXBD     2(SI), Z1
 	VCVTDQ2PS     Z1, Z1
-	VFMADD231PS   64(R8), Z1, Z0
-	VPBROADCASTW  (SI), Y1
-	VCVTPH2PS     Y1, Z1
-	VFMADD231PS   Z1, Z0, Z6
+	VMULPS        (R8), Z1, Z1
+	VPMOVSXBD     18(SI), Z2
+	VCVTDQ2PS     Z2, Z2
+	VFMADD231PS   64(R8), Z2, Z1
+	VPBROADCASTW  (SI), Y2
+	VCVTPH2PS     Y2, Z2
+	VFMADD231PS   Z2, Z1, Z0
 	ADDQ          $0x00000022, SI
 	ADDQ          $0x00000080, R8
 	DECQ          R9
-	JNZ           block201
+	JNZ           block320
 	MOVQ          stride+16(FP), SI
-	VEXTRACTF64X4 $0x01, Z6, Y0
-	VADDPS        Y6, Y0, Y0
-	VSHUFPS       $0xdd, Y0, Y0, Y1
-	VSHUFPS       $0x88, Y0, Y0, Y0
-	VADDPS        Y1, Y0, Y0
-	VSHUFPS       $0xdd, Y0, Y0, Y1
-	VSHUFPS       $0x88, Y0, Y0, Y0
-	VADDPS        Y1, Y0, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X0, X1, X1
-	VMOVSS        X1, (AX)
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPS        Y0, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y1, Y0
+	VSHUFPS       $0x88, Y1, Y1, Y1
+	VADDPS        Y0, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y1, Y0
+	VSHUFPS       $0x88, Y1, Y1, Y1
+	VADDPS        Y0, Y1, Y1
+	VEXTRACTF32X4 $0x01, Y1, X0
+	VADDPS        X1, X0, X0
+	VMOVSS        X0, (AX)
 	ADDQ          SI, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one198
+	JMP           one317
 
-done199:
+done318:
 	VZEROUPPER
 	RET
 
 // func gemvQ4AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL, MMX+
+// Requires: AVX, AVX2, AVX512DQ, AVX512F, AVX512VL, MMX+
 TEXT ·gemvQ4AVX512(SB), NOSPLIT, $0-56
 	// y[r] = sum over blocks of scale * sum of w[r,c]*x[c]
 	MOVQ         y+0(FP), AX
@@ -4388,22 +6296,22 @@ TEXT ·gemvQ4AVX512(SB), NOSPLIT, $0-56
 	VMOVD        R8, X1
 	VPBROADCASTD X1, Z1
 
-four202:
+four321:
 	CMPQ   BX, $0x00000004
-	JL     one203
+	JL     one322
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
 	LEAQ   (R10)(R8*1), R11
 	LEAQ   (R11)(R8*1), R8
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block205:
+block324:
 	PREFETCHT0    (R9)(SI*1)
 	VPMOVZXBD     2(R9), Z7
 	VPANDD        Z7, Z0, Z6
@@ -4462,82 +6370,82 @@ block205:
 	ADDQ          $0x00000012, R8
 	ADDQ          $0x00000080, R12
 	DECQ          R13
-	JNZ           block205
+	JNZ           block324
 	MOVQ          stride+16(FP), R8
 	VEXTRACTF64X4 $0x01, Z2, Y6
 	VADDPS        Y2, Y6, Y6
-	VEXTRACTF64X4 $0x01, Z3, Y7
-	VADDPS        Y3, Y7, Y7
-	VEXTRACTF64X4 $0x01, Z4, Y9
-	VADDPS        Y4, Y9, Y9
-	VEXTRACTF64X4 $0x01, Z5, Y10
-	VADDPS        Y5, Y10, Y10
-	VSHUFPS       $0xdd, Y7, Y6, Y11
-	VSHUFPS       $0x88, Y7, Y6, Y6
-	VADDPS        Y11, Y6, Y6
-	VSHUFPS       $0xdd, Y10, Y9, Y11
-	VSHUFPS       $0x88, Y10, Y9, Y7
-	VADDPS        Y11, Y7, Y7
-	VSHUFPS       $0xdd, Y7, Y6, Y9
-	VSHUFPS       $0x88, Y7, Y6, Y6
-	VADDPS        Y9, Y6, Y6
-	VEXTRACTF32X4 $0x01, Y6, X7
-	VADDPS        X6, X7, X7
-	VMOVUPS       X7, (AX)
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VADDPS        Y3, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z4, Y3
+	VADDPS        Y4, Y3, Y3
+	VEXTRACTF64X4 $0x01, Z5, Y4
+	VADDPS        Y5, Y4, Y4
+	VSHUFPS       $0xdd, Y2, Y6, Y5
+	VSHUFPS       $0x88, Y2, Y6, Y6
+	VADDPS        Y5, Y6, Y6
+	VSHUFPS       $0xdd, Y4, Y3, Y5
+	VSHUFPS       $0x88, Y4, Y3, Y2
+	VADDPS        Y5, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y6, Y3
+	VSHUFPS       $0x88, Y2, Y6, Y6
+	VADDPS        Y3, Y6, Y6
+	VEXTRACTF32X4 $0x01, Y6, X2
+	VADDPS        X6, X2, X2
+	VMOVUPS       X2, (AX)
 	LEAQ          (CX)(R8*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four202
+	JMP           four321
 
-one203:
+one322:
 	TESTQ  BX, BX
-	JZ     done204
+	JZ     done323
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
-	VPXORD Z8, Z8, Z8
+	VXORPS Z2, Z2, Z2
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block206:
-	VPMOVZXBD     2(SI), Z3
-	VPANDD        Z3, Z0, Z2
-	VPSUBD        Z1, Z2, Z2
-	VCVTDQ2PS     Z2, Z2
-	VMULPS        (R8), Z2, Z2
-	VPSRLD        $0x04, Z3, Z3
+block325:
+	VPMOVZXBD     2(SI), Z4
+	VPANDD        Z4, Z0, Z3
 	VPSUBD        Z1, Z3, Z3
 	VCVTDQ2PS     Z3, Z3
-	VFMADD231PS   64(R8), Z3, Z2
-	VPBROADCASTW  (SI), Y3
-	VCVTPH2PS     Y3, Z3
-	VFMADD231PS   Z3, Z2, Z8
+	VMULPS        (R8), Z3, Z3
+	VPSRLD        $0x04, Z4, Z4
+	VPSUBD        Z1, Z4, Z4
+	VCVTDQ2PS     Z4, Z4
+	VFMADD231PS   64(R8), Z4, Z3
+	VPBROADCASTW  (SI), Y4
+	VCVTPH2PS     Y4, Z4
+	VFMADD231PS   Z4, Z3, Z2
 	ADDQ          $0x00000012, SI
 	ADDQ          $0x00000080, R8
 	DECQ          R9
-	JNZ           block206
+	JNZ           block325
 	MOVQ          stride+16(FP), SI
-	VEXTRACTF64X4 $0x01, Z8, Y2
-	VADDPS        Y8, Y2, Y2
-	VSHUFPS       $0xdd, Y2, Y2, Y3
-	VSHUFPS       $0x88, Y2, Y2, Y2
-	VADDPS        Y3, Y2, Y2
-	VSHUFPS       $0xdd, Y2, Y2, Y3
-	VSHUFPS       $0x88, Y2, Y2, Y2
-	VADDPS        Y3, Y2, Y2
-	VEXTRACTF32X4 $0x01, Y2, X3
-	VADDPS        X2, X3, X3
-	VMOVSS        X3, (AX)
+	VEXTRACTF64X4 $0x01, Z2, Y3
+	VADDPS        Y2, Y3, Y3
+	VSHUFPS       $0xdd, Y3, Y3, Y2
+	VSHUFPS       $0x88, Y3, Y3, Y3
+	VADDPS        Y2, Y3, Y3
+	VSHUFPS       $0xdd, Y3, Y3, Y2
+	VSHUFPS       $0x88, Y3, Y3, Y3
+	VADDPS        Y2, Y3, Y3
+	VEXTRACTF32X4 $0x01, Y3, X2
+	VADDPS        X3, X2, X2
+	VMOVSS        X2, (AX)
 	ADDQ          SI, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one203
+	JMP           one322
 
-done204:
+done323:
 	VZEROUPPER
 	RET
 
 // func gemvQ41AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL, MMX+
+// Requires: AVX, AVX2, AVX512DQ, AVX512F, AVX512VL, MMX+
 TEXT ·gemvQ41AVX512(SB), NOSPLIT, $0-56
 	// y[r] = sum over blocks of scale * sum of w[r,c]*x[c]
 	MOVQ         y+0(FP), AX
@@ -4550,22 +6458,22 @@ TEXT ·gemvQ41AVX512(SB), NOSPLIT, $0-56
 	VMOVD        R8, X0
 	VPBROADCASTD X0, Z0
 
-four207:
+four326:
 	CMPQ   BX, $0x00000004
-	JL     one208
+	JL     one327
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
 	LEAQ   (R10)(R8*1), R11
 	LEAQ   (R11)(R8*1), R8
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block210:
+block329:
 	VMOVUPS       (R12), Z5
 	VADDPS        64(R12), Z5, Z5
 	PREFETCHT0    (R9)(SI*1)
@@ -4630,85 +6538,85 @@ block210:
 	ADDQ          $0x00000014, R8
 	ADDQ          $0x00000080, R12
 	DECQ          R13
-	JNZ           block210
+	JNZ           block329
 	MOVQ          stride+16(FP), R8
 	VEXTRACTF64X4 $0x01, Z1, Y5
 	VADDPS        Y1, Y5, Y5
-	VEXTRACTF64X4 $0x01, Z2, Y6
-	VADDPS        Y2, Y6, Y6
-	VEXTRACTF64X4 $0x01, Z3, Y7
-	VADDPS        Y3, Y7, Y7
-	VEXTRACTF64X4 $0x01, Z4, Y9
-	VADDPS        Y4, Y9, Y9
-	VSHUFPS       $0xdd, Y6, Y5, Y10
-	VSHUFPS       $0x88, Y6, Y5, Y5
-	VADDPS        Y10, Y5, Y5
-	VSHUFPS       $0xdd, Y9, Y7, Y10
-	VSHUFPS       $0x88, Y9, Y7, Y6
-	VADDPS        Y10, Y6, Y6
-	VSHUFPS       $0xdd, Y6, Y5, Y7
-	VSHUFPS       $0x88, Y6, Y5, Y5
-	VADDPS        Y7, Y5, Y5
-	VEXTRACTF32X4 $0x01, Y5, X6
-	VADDPS        X5, X6, X6
-	VMOVUPS       X6, (AX)
+	VEXTRACTF64X4 $0x01, Z2, Y1
+	VADDPS        Y2, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VADDPS        Y3, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z4, Y3
+	VADDPS        Y4, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y5, Y4
+	VSHUFPS       $0x88, Y1, Y5, Y5
+	VADDPS        Y4, Y5, Y5
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y5, Y2
+	VSHUFPS       $0x88, Y1, Y5, Y5
+	VADDPS        Y2, Y5, Y5
+	VEXTRACTF32X4 $0x01, Y5, X1
+	VADDPS        X5, X1, X1
+	VMOVUPS       X1, (AX)
 	LEAQ          (CX)(R8*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four207
+	JMP           four326
 
-one208:
+one327:
 	TESTQ  BX, BX
-	JZ     done209
+	JZ     done328
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
-	VPXORD Z8, Z8, Z8
+	VXORPS Z1, Z1, Z1
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block211:
-	VMOVUPS       (R8), Z1
-	VADDPS        64(R8), Z1, Z1
-	VPMOVZXBD     4(SI), Z3
-	VPANDD        Z3, Z0, Z2
-	VCVTDQ2PS     Z2, Z2
-	VMULPS        (R8), Z2, Z2
-	VPSRLD        $0x04, Z3, Z3
+block330:
+	VMOVUPS       (R8), Z2
+	VADDPS        64(R8), Z2, Z2
+	VPMOVZXBD     4(SI), Z4
+	VPANDD        Z4, Z0, Z3
 	VCVTDQ2PS     Z3, Z3
-	VFMADD231PS   64(R8), Z3, Z2
-	VPBROADCASTW  (SI), Y3
+	VMULPS        (R8), Z3, Z3
+	VPSRLD        $0x04, Z4, Z4
+	VCVTDQ2PS     Z4, Z4
+	VFMADD231PS   64(R8), Z4, Z3
+	VPBROADCASTW  (SI), Y4
+	VCVTPH2PS     Y4, Z4
+	VFMADD231PS   Z4, Z3, Z1
+	VPBROADCASTW  2(SI), Y3
 	VCVTPH2PS     Y3, Z3
-	VFMADD231PS   Z3, Z2, Z8
-	VPBROADCASTW  2(SI), Y2
-	VCVTPH2PS     Y2, Z2
-	VFMADD231PS   Z2, Z1, Z8
+	VFMADD231PS   Z3, Z2, Z1
 	ADDQ          $0x00000014, SI
 	ADDQ          $0x00000080, R8
 	DECQ          R9
-	JNZ           block211
+	JNZ           block330
 	MOVQ          stride+16(FP), SI
-	VEXTRACTF64X4 $0x01, Z8, Y1
-	VADDPS        Y8, Y1, Y1
-	VSHUFPS       $0xdd, Y1, Y1, Y2
-	VSHUFPS       $0x88, Y1, Y1, Y1
-	VADDPS        Y2, Y1, Y1
-	VSHUFPS       $0xdd, Y1, Y1, Y2
-	VSHUFPS       $0x88, Y1, Y1, Y1
-	VADDPS        Y2, Y1, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X1, X2, X2
-	VMOVSS        X2, (AX)
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VADDPS        X2, X1, X1
+	VMOVSS        X1, (AX)
 	ADDQ          SI, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one208
+	JMP           one327
 
-done209:
+done328:
 	VZEROUPPER
 	RET
 
 // func tile1AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
-// Requires: AVX, AVX512F, AVX512VL
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL
 TEXT ·tile1AVX512(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
@@ -4721,18 +6629,18 @@ TEXT ·tile1AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), SI
 	MOVQ groups+56(FP), SI
 
-group212:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
+group331:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
 	MOVQ   CX, R8
 	MOVQ   DX, R9
 	MOVQ   cols+48(FP), R10
 
-vector213:
+vector332:
 	CMPQ        R10, $0x00000010
-	JL          rest214
+	JL          rest333
 	VMOVUPS     (DX), Z4
 	VMOVUPS     (CX), Z5
 	VFMADD231PS Z4, Z5, Z0
@@ -4745,11 +6653,11 @@ vector213:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R10
-	JMP         vector213
+	JMP         vector332
 
-rest214:
+rest333:
 	TESTQ       R10, R10
-	JZ          store215
+	JZ          store334
 	LEAQ        wordMasks<>+0(SB), R11
 	KMOVW       (R11)(R10*2), K1
 	VMOVUPS.Z   (DX), K1, Z4
@@ -4763,45 +6671,45 @@ rest214:
 	VFMADD231PS Z4, Z5, Z3
 	ADDQ        $0x00000040, CX
 
-store215:
+store334:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), DX
 	VEXTRACTF64X4 $0x01, Z0, Y4
 	VADDPS        Y0, Y4, Y4
-	VEXTRACTF64X4 $0x01, Z1, Y5
-	VADDPS        Y1, Y5, Y5
-	VEXTRACTF64X4 $0x01, Z2, Y6
-	VADDPS        Y2, Y6, Y6
-	VEXTRACTF64X4 $0x01, Z3, Y7
-	VADDPS        Y3, Y7, Y7
-	VSHUFPS       $0xdd, Y5, Y4, Y8
-	VSHUFPS       $0x88, Y5, Y4, Y4
-	VADDPS        Y8, Y4, Y4
-	VSHUFPS       $0xdd, Y7, Y6, Y8
-	VSHUFPS       $0x88, Y7, Y6, Y5
-	VADDPS        Y8, Y5, Y5
-	VSHUFPS       $0xdd, Y5, Y4, Y6
-	VSHUFPS       $0x88, Y5, Y4, Y4
-	VADDPS        Y6, Y4, Y4
-	VEXTRACTF32X4 $0x01, Y4, X5
-	VADDPS        X4, X5, X5
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y1, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z2, Y1
+	VADDPS        Y2, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VADDPS        Y3, Y2, Y2
+	VSHUFPS       $0xdd, Y0, Y4, Y3
+	VSHUFPS       $0x88, Y0, Y4, Y4
+	VADDPS        Y3, Y4, Y4
+	VSHUFPS       $0xdd, Y2, Y1, Y3
+	VSHUFPS       $0x88, Y2, Y1, Y0
+	VADDPS        Y3, Y0, Y0
+	VSHUFPS       $0xdd, Y0, Y4, Y1
+	VSHUFPS       $0x88, Y0, Y4, Y4
+	VADDPS        Y1, Y4, Y4
+	VEXTRACTF32X4 $0x01, Y4, X0
+	VADDPS        X4, X0, X0
 	TESTQ         DX, DX
-	JZ            first216
-	VADDPS        (CX), X5, X5
+	JZ            first335
+	VADDPS        (CX), X0, X0
 
-first216:
-	VMOVUPS X5, (CX)
+first335:
+	VMOVUPS X0, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R8)(BX*4), CX
 	MOVQ    R9, DX
 	DECQ    SI
-	JNZ     group212
+	JNZ     group331
 	VZEROUPPER
 	RET
 
 // func tile2AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
-// Requires: AVX, AVX512F, AVX512VL
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL
 TEXT ·tile2AVX512(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
@@ -4814,22 +6722,22 @@ TEXT ·tile2AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group217:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
+group336:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
 	MOVQ   CX, R9
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector218:
+vector337:
 	CMPQ        R11, $0x00000010
-	JL          rest219
+	JL          rest338
 	VMOVUPS     (DX), Z8
 	VMOVUPS     (DX)(SI*1), Z9
 	VMOVUPS     (CX), Z10
@@ -4847,11 +6755,11 @@ vector218:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R11
-	JMP         vector218
+	JMP         vector337
 
-rest219:
+rest338:
 	TESTQ       R11, R11
-	JZ          store220
+	JZ          store339
 	LEAQ        wordMasks<>+0(SB), R12
 	KMOVW       (R12)(R11*2), K1
 	VMOVUPS.Z   (DX), K1, Z8
@@ -4870,71 +6778,71 @@ rest219:
 	VFMADD231PS Z9, Z10, Z7
 	ADDQ        $0x00000040, CX
 
-store220:
+store339:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R11
 	VEXTRACTF64X4 $0x01, Z0, Y8
 	VADDPS        Y0, Y8, Y8
-	VEXTRACTF64X4 $0x01, Z1, Y9
-	VADDPS        Y1, Y9, Y9
-	VEXTRACTF64X4 $0x01, Z2, Y10
-	VADDPS        Y2, Y10, Y10
-	VEXTRACTF64X4 $0x01, Z3, Y11
-	VADDPS        Y3, Y11, Y11
-	VSHUFPS       $0xdd, Y9, Y8, Y12
-	VSHUFPS       $0x88, Y9, Y8, Y8
-	VADDPS        Y12, Y8, Y8
-	VSHUFPS       $0xdd, Y11, Y10, Y12
-	VSHUFPS       $0x88, Y11, Y10, Y9
-	VADDPS        Y12, Y9, Y9
-	VSHUFPS       $0xdd, Y9, Y8, Y10
-	VSHUFPS       $0x88, Y9, Y8, Y8
-	VADDPS        Y10, Y8, Y8
-	VEXTRACTF32X4 $0x01, Y8, X9
-	VADDPS        X8, X9, X9
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y1, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z2, Y1
+	VADDPS        Y2, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VADDPS        Y3, Y2, Y2
+	VSHUFPS       $0xdd, Y0, Y8, Y3
+	VSHUFPS       $0x88, Y0, Y8, Y8
+	VADDPS        Y3, Y8, Y8
+	VSHUFPS       $0xdd, Y2, Y1, Y3
+	VSHUFPS       $0x88, Y2, Y1, Y0
+	VADDPS        Y3, Y0, Y0
+	VSHUFPS       $0xdd, Y0, Y8, Y1
+	VSHUFPS       $0x88, Y0, Y8, Y8
+	VADDPS        Y1, Y8, Y8
+	VEXTRACTF32X4 $0x01, Y8, X0
+	VADDPS        X8, X0, X0
 	TESTQ         R11, R11
-	JZ            first221
-	VADDPS        (CX), X9, X9
+	JZ            first340
+	VADDPS        (CX), X0, X0
 
-first221:
-	VMOVUPS       X9, (CX)
+first340:
+	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z4, Y8
-	VADDPS        Y4, Y8, Y8
-	VEXTRACTF64X4 $0x01, Z5, Y9
-	VADDPS        Y5, Y9, Y9
-	VEXTRACTF64X4 $0x01, Z6, Y10
-	VADDPS        Y6, Y10, Y10
-	VEXTRACTF64X4 $0x01, Z7, Y11
-	VADDPS        Y7, Y11, Y11
-	VSHUFPS       $0xdd, Y9, Y8, Y12
-	VSHUFPS       $0x88, Y9, Y8, Y8
-	VADDPS        Y12, Y8, Y8
-	VSHUFPS       $0xdd, Y11, Y10, Y12
-	VSHUFPS       $0x88, Y11, Y10, Y9
-	VADDPS        Y12, Y9, Y9
-	VSHUFPS       $0xdd, Y9, Y8, Y10
-	VSHUFPS       $0x88, Y9, Y8, Y8
-	VADDPS        Y10, Y8, Y8
-	VEXTRACTF32X4 $0x01, Y8, X9
-	VADDPS        X8, X9, X9
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y4, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z5, Y1
+	VADDPS        Y5, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y6, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z7, Y3
+	VADDPS        Y7, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R11, R11
-	JZ            first222
-	VADDPS        (CX), X9, X9
+	JZ            first341
+	VADDPS        (CX), X1, X1
 
-first222:
-	VMOVUPS X9, (CX)
+first341:
+	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R9)(BX*4), CX
 	MOVQ    R10, DX
 	DECQ    R8
-	JNZ     group217
+	JNZ     group336
 	VZEROUPPER
 	RET
 
 // func tile3AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
-// Requires: AVX, AVX512F, AVX512VL
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL
 TEXT ·tile3AVX512(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
@@ -4947,26 +6855,26 @@ TEXT ·tile3AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group223:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
+group342:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
 	MOVQ   CX, R9
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector224:
+vector343:
 	CMPQ        R11, $0x00000010
-	JL          rest225
+	JL          rest344
 	VMOVUPS     (DX), Z12
 	VMOVUPS     (DX)(SI*1), Z13
 	VMOVUPS     (DX)(SI*2), Z14
@@ -4989,11 +6897,11 @@ vector224:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R11
-	JMP         vector224
+	JMP         vector343
 
-rest225:
+rest344:
 	TESTQ       R11, R11
-	JZ          store226
+	JZ          store345
 	LEAQ        wordMasks<>+0(SB), R12
 	KMOVW       (R12)(R11*2), K1
 	VMOVUPS.Z   (DX), K1, Z12
@@ -5017,97 +6925,97 @@ rest225:
 	VFMADD231PS Z14, Z15, Z11
 	ADDQ        $0x00000040, CX
 
-store226:
+store345:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R11
 	VEXTRACTF64X4 $0x01, Z0, Y12
 	VADDPS        Y0, Y12, Y12
-	VEXTRACTF64X4 $0x01, Z1, Y13
-	VADDPS        Y1, Y13, Y13
-	VEXTRACTF64X4 $0x01, Z2, Y14
-	VADDPS        Y2, Y14, Y14
-	VEXTRACTF64X4 $0x01, Z3, Y15
-	VADDPS        Y3, Y15, Y15
-	VSHUFPS       $0xdd, Y13, Y12, Y16
-	VSHUFPS       $0x88, Y13, Y12, Y12
-	VADDPS        Y16, Y12, Y12
-	VSHUFPS       $0xdd, Y15, Y14, Y16
-	VSHUFPS       $0x88, Y15, Y14, Y13
-	VADDPS        Y16, Y13, Y13
-	VSHUFPS       $0xdd, Y13, Y12, Y14
-	VSHUFPS       $0x88, Y13, Y12, Y12
-	VADDPS        Y14, Y12, Y12
-	VEXTRACTF32X4 $0x01, Y12, X13
-	VADDPS        X12, X13, X13
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y1, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z2, Y1
+	VADDPS        Y2, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VADDPS        Y3, Y2, Y2
+	VSHUFPS       $0xdd, Y0, Y12, Y3
+	VSHUFPS       $0x88, Y0, Y12, Y12
+	VADDPS        Y3, Y12, Y12
+	VSHUFPS       $0xdd, Y2, Y1, Y3
+	VSHUFPS       $0x88, Y2, Y1, Y0
+	VADDPS        Y3, Y0, Y0
+	VSHUFPS       $0xdd, Y0, Y12, Y1
+	VSHUFPS       $0x88, Y0, Y12, Y12
+	VADDPS        Y1, Y12, Y12
+	VEXTRACTF32X4 $0x01, Y12, X0
+	VADDPS        X12, X0, X0
 	TESTQ         R11, R11
-	JZ            first227
-	VADDPS        (CX), X13, X13
+	JZ            first346
+	VADDPS        (CX), X0, X0
 
-first227:
-	VMOVUPS       X13, (CX)
+first346:
+	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z4, Y12
-	VADDPS        Y4, Y12, Y12
-	VEXTRACTF64X4 $0x01, Z5, Y13
-	VADDPS        Y5, Y13, Y13
-	VEXTRACTF64X4 $0x01, Z6, Y14
-	VADDPS        Y6, Y14, Y14
-	VEXTRACTF64X4 $0x01, Z7, Y15
-	VADDPS        Y7, Y15, Y15
-	VSHUFPS       $0xdd, Y13, Y12, Y16
-	VSHUFPS       $0x88, Y13, Y12, Y12
-	VADDPS        Y16, Y12, Y12
-	VSHUFPS       $0xdd, Y15, Y14, Y16
-	VSHUFPS       $0x88, Y15, Y14, Y13
-	VADDPS        Y16, Y13, Y13
-	VSHUFPS       $0xdd, Y13, Y12, Y14
-	VSHUFPS       $0x88, Y13, Y12, Y12
-	VADDPS        Y14, Y12, Y12
-	VEXTRACTF32X4 $0x01, Y12, X13
-	VADDPS        X12, X13, X13
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y4, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z5, Y1
+	VADDPS        Y5, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y6, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z7, Y3
+	VADDPS        Y7, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R11, R11
-	JZ            first228
-	VADDPS        (CX), X13, X13
+	JZ            first347
+	VADDPS        (CX), X1, X1
 
-first228:
-	VMOVUPS       X13, (CX)
+first347:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z8, Y12
-	VADDPS        Y8, Y12, Y12
-	VEXTRACTF64X4 $0x01, Z9, Y13
-	VADDPS        Y9, Y13, Y13
-	VEXTRACTF64X4 $0x01, Z10, Y14
-	VADDPS        Y10, Y14, Y14
-	VEXTRACTF64X4 $0x01, Z11, Y15
-	VADDPS        Y11, Y15, Y15
-	VSHUFPS       $0xdd, Y13, Y12, Y16
-	VSHUFPS       $0x88, Y13, Y12, Y12
-	VADDPS        Y16, Y12, Y12
-	VSHUFPS       $0xdd, Y15, Y14, Y16
-	VSHUFPS       $0x88, Y15, Y14, Y13
-	VADDPS        Y16, Y13, Y13
-	VSHUFPS       $0xdd, Y13, Y12, Y14
-	VSHUFPS       $0x88, Y13, Y12, Y12
-	VADDPS        Y14, Y12, Y12
-	VEXTRACTF32X4 $0x01, Y12, X13
-	VADDPS        X12, X13, X13
+	VEXTRACTF64X4 $0x01, Z8, Y0
+	VADDPS        Y8, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z9, Y1
+	VADDPS        Y9, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z10, Y2
+	VADDPS        Y10, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z11, Y3
+	VADDPS        Y11, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R11, R11
-	JZ            first229
-	VADDPS        (CX), X13, X13
+	JZ            first348
+	VADDPS        (CX), X1, X1
 
-first229:
-	VMOVUPS X13, (CX)
+first348:
+	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R9)(BX*4), CX
 	MOVQ    R10, DX
 	DECQ    R8
-	JNZ     group223
+	JNZ     group342
 	VZEROUPPER
 	RET
 
 // func tile4AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
-// Requires: AVX, AVX512F, AVX512VL
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL
 TEXT ·tile4AVX512(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
@@ -5120,30 +7028,30 @@ TEXT ·tile4AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R9
 	MOVQ groups+56(FP), R9
 
-group230:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
-	VPXORD Z13, Z13, Z13
-	VPXORD Z14, Z14, Z14
-	VPXORD Z15, Z15, Z15
+group349:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
 	MOVQ   CX, R10
 	MOVQ   DX, R11
 	MOVQ   cols+48(FP), R12
 
-vector231:
+vector350:
 	CMPQ        R12, $0x00000010
-	JL          rest232
+	JL          rest351
 	VMOVUPS     (DX), Z16
 	VMOVUPS     (DX)(SI*1), Z17
 	VMOVUPS     (DX)(SI*2), Z18
@@ -5171,11 +7079,11 @@ vector231:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R12
-	JMP         vector231
+	JMP         vector350
 
-rest232:
+rest351:
 	TESTQ       R12, R12
-	JZ          store233
+	JZ          store352
 	LEAQ        wordMasks<>+0(SB), R13
 	KMOVW       (R13)(R12*2), K1
 	VMOVUPS.Z   (DX), K1, Z16
@@ -5204,123 +7112,123 @@ rest232:
 	VFMADD231PS Z19, Z20, Z15
 	ADDQ        $0x00000040, CX
 
-store233:
+store352:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R12
 	VEXTRACTF64X4 $0x01, Z0, Y16
 	VADDPS        Y0, Y16, Y16
-	VEXTRACTF64X4 $0x01, Z1, Y17
-	VADDPS        Y1, Y17, Y17
-	VEXTRACTF64X4 $0x01, Z2, Y18
-	VADDPS        Y2, Y18, Y18
-	VEXTRACTF64X4 $0x01, Z3, Y19
-	VADDPS        Y3, Y19, Y19
-	VSHUFPS       $0xdd, Y17, Y16, Y20
-	VSHUFPS       $0x88, Y17, Y16, Y16
-	VADDPS        Y20, Y16, Y16
-	VSHUFPS       $0xdd, Y19, Y18, Y20
-	VSHUFPS       $0x88, Y19, Y18, Y17
-	VADDPS        Y20, Y17, Y17
-	VSHUFPS       $0xdd, Y17, Y16, Y18
-	VSHUFPS       $0x88, Y17, Y16, Y16
-	VADDPS        Y18, Y16, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X16, X17, X17
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y1, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z2, Y1
+	VADDPS        Y2, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VADDPS        Y3, Y2, Y2
+	VSHUFPS       $0xdd, Y0, Y16, Y3
+	VSHUFPS       $0x88, Y0, Y16, Y16
+	VADDPS        Y3, Y16, Y16
+	VSHUFPS       $0xdd, Y2, Y1, Y3
+	VSHUFPS       $0x88, Y2, Y1, Y0
+	VADDPS        Y3, Y0, Y0
+	VSHUFPS       $0xdd, Y0, Y16, Y1
+	VSHUFPS       $0x88, Y0, Y16, Y16
+	VADDPS        Y1, Y16, Y16
+	VEXTRACTF32X4 $0x01, Y16, X0
+	VADDPS        X16, X0, X0
 	TESTQ         R12, R12
-	JZ            first234
-	VADDPS        (CX), X17, X17
+	JZ            first353
+	VADDPS        (CX), X0, X0
 
-first234:
-	VMOVUPS       X17, (CX)
+first353:
+	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z4, Y16
-	VADDPS        Y4, Y16, Y16
-	VEXTRACTF64X4 $0x01, Z5, Y17
-	VADDPS        Y5, Y17, Y17
-	VEXTRACTF64X4 $0x01, Z6, Y18
-	VADDPS        Y6, Y18, Y18
-	VEXTRACTF64X4 $0x01, Z7, Y19
-	VADDPS        Y7, Y19, Y19
-	VSHUFPS       $0xdd, Y17, Y16, Y20
-	VSHUFPS       $0x88, Y17, Y16, Y16
-	VADDPS        Y20, Y16, Y16
-	VSHUFPS       $0xdd, Y19, Y18, Y20
-	VSHUFPS       $0x88, Y19, Y18, Y17
-	VADDPS        Y20, Y17, Y17
-	VSHUFPS       $0xdd, Y17, Y16, Y18
-	VSHUFPS       $0x88, Y17, Y16, Y16
-	VADDPS        Y18, Y16, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X16, X17, X17
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y4, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z5, Y1
+	VADDPS        Y5, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y6, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z7, Y3
+	VADDPS        Y7, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first235
-	VADDPS        (CX), X17, X17
+	JZ            first354
+	VADDPS        (CX), X1, X1
 
-first235:
-	VMOVUPS       X17, (CX)
+first354:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z8, Y16
-	VADDPS        Y8, Y16, Y16
-	VEXTRACTF64X4 $0x01, Z9, Y17
-	VADDPS        Y9, Y17, Y17
-	VEXTRACTF64X4 $0x01, Z10, Y18
-	VADDPS        Y10, Y18, Y18
-	VEXTRACTF64X4 $0x01, Z11, Y19
-	VADDPS        Y11, Y19, Y19
-	VSHUFPS       $0xdd, Y17, Y16, Y20
-	VSHUFPS       $0x88, Y17, Y16, Y16
-	VADDPS        Y20, Y16, Y16
-	VSHUFPS       $0xdd, Y19, Y18, Y20
-	VSHUFPS       $0x88, Y19, Y18, Y17
-	VADDPS        Y20, Y17, Y17
-	VSHUFPS       $0xdd, Y17, Y16, Y18
-	VSHUFPS       $0x88, Y17, Y16, Y16
-	VADDPS        Y18, Y16, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X16, X17, X17
+	VEXTRACTF64X4 $0x01, Z8, Y0
+	VADDPS        Y8, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z9, Y1
+	VADDPS        Y9, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z10, Y2
+	VADDPS        Y10, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z11, Y3
+	VADDPS        Y11, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first236
-	VADDPS        (CX), X17, X17
+	JZ            first355
+	VADDPS        (CX), X1, X1
 
-first236:
-	VMOVUPS       X17, (CX)
+first355:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z12, Y16
-	VADDPS        Y12, Y16, Y16
-	VEXTRACTF64X4 $0x01, Z13, Y17
-	VADDPS        Y13, Y17, Y17
-	VEXTRACTF64X4 $0x01, Z14, Y18
-	VADDPS        Y14, Y18, Y18
-	VEXTRACTF64X4 $0x01, Z15, Y19
-	VADDPS        Y15, Y19, Y19
-	VSHUFPS       $0xdd, Y17, Y16, Y20
-	VSHUFPS       $0x88, Y17, Y16, Y16
-	VADDPS        Y20, Y16, Y16
-	VSHUFPS       $0xdd, Y19, Y18, Y20
-	VSHUFPS       $0x88, Y19, Y18, Y17
-	VADDPS        Y20, Y17, Y17
-	VSHUFPS       $0xdd, Y17, Y16, Y18
-	VSHUFPS       $0x88, Y17, Y16, Y16
-	VADDPS        Y18, Y16, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X16, X17, X17
+	VEXTRACTF64X4 $0x01, Z12, Y0
+	VADDPS        Y12, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z13, Y1
+	VADDPS        Y13, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z14, Y2
+	VADDPS        Y14, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z15, Y3
+	VADDPS        Y15, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first237
-	VADDPS        (CX), X17, X17
+	JZ            first356
+	VADDPS        (CX), X1, X1
 
-first237:
-	VMOVUPS X17, (CX)
+first356:
+	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R10)(BX*4), CX
 	MOVQ    R11, DX
 	DECQ    R9
-	JNZ     group230
+	JNZ     group349
 	VZEROUPPER
 	RET
 
 // func tile5AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
-// Requires: AVX, AVX512F, AVX512VL
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL
 TEXT ·tile5AVX512(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
@@ -5333,34 +7241,34 @@ TEXT ·tile5AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R9
 	MOVQ groups+56(FP), R9
 
-group238:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
-	VPXORD Z13, Z13, Z13
-	VPXORD Z14, Z14, Z14
-	VPXORD Z15, Z15, Z15
-	VPXORD Z16, Z16, Z16
-	VPXORD Z17, Z17, Z17
-	VPXORD Z18, Z18, Z18
-	VPXORD Z19, Z19, Z19
+group357:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
 	MOVQ   CX, R10
 	MOVQ   DX, R11
 	MOVQ   cols+48(FP), R12
 
-vector239:
+vector358:
 	CMPQ        R12, $0x00000010
-	JL          rest240
+	JL          rest359
 	VMOVUPS     (DX), Z20
 	VMOVUPS     (DX)(SI*1), Z21
 	VMOVUPS     (DX)(SI*2), Z22
@@ -5393,11 +7301,11 @@ vector239:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R12
-	JMP         vector239
+	JMP         vector358
 
-rest240:
+rest359:
 	TESTQ       R12, R12
-	JZ          store241
+	JZ          store360
 	LEAQ        wordMasks<>+0(SB), R13
 	KMOVW       (R13)(R12*2), K1
 	VMOVUPS.Z   (DX), K1, Z20
@@ -5431,149 +7339,149 @@ rest240:
 	VFMADD231PS Z24, Z25, Z19
 	ADDQ        $0x00000040, CX
 
-store241:
+store360:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R12
 	VEXTRACTF64X4 $0x01, Z0, Y20
 	VADDPS        Y0, Y20, Y20
-	VEXTRACTF64X4 $0x01, Z1, Y21
-	VADDPS        Y1, Y21, Y21
-	VEXTRACTF64X4 $0x01, Z2, Y22
-	VADDPS        Y2, Y22, Y22
-	VEXTRACTF64X4 $0x01, Z3, Y23
-	VADDPS        Y3, Y23, Y23
-	VSHUFPS       $0xdd, Y21, Y20, Y24
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y24, Y20, Y20
-	VSHUFPS       $0xdd, Y23, Y22, Y24
-	VSHUFPS       $0x88, Y23, Y22, Y21
-	VADDPS        Y24, Y21, Y21
-	VSHUFPS       $0xdd, Y21, Y20, Y22
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y22, Y20, Y20
-	VEXTRACTF32X4 $0x01, Y20, X21
-	VADDPS        X20, X21, X21
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y1, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z2, Y1
+	VADDPS        Y2, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VADDPS        Y3, Y2, Y2
+	VSHUFPS       $0xdd, Y0, Y20, Y3
+	VSHUFPS       $0x88, Y0, Y20, Y20
+	VADDPS        Y3, Y20, Y20
+	VSHUFPS       $0xdd, Y2, Y1, Y3
+	VSHUFPS       $0x88, Y2, Y1, Y0
+	VADDPS        Y3, Y0, Y0
+	VSHUFPS       $0xdd, Y0, Y20, Y1
+	VSHUFPS       $0x88, Y0, Y20, Y20
+	VADDPS        Y1, Y20, Y20
+	VEXTRACTF32X4 $0x01, Y20, X0
+	VADDPS        X20, X0, X0
 	TESTQ         R12, R12
-	JZ            first242
-	VADDPS        (CX), X21, X21
+	JZ            first361
+	VADDPS        (CX), X0, X0
 
-first242:
-	VMOVUPS       X21, (CX)
+first361:
+	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z4, Y20
-	VADDPS        Y4, Y20, Y20
-	VEXTRACTF64X4 $0x01, Z5, Y21
-	VADDPS        Y5, Y21, Y21
-	VEXTRACTF64X4 $0x01, Z6, Y22
-	VADDPS        Y6, Y22, Y22
-	VEXTRACTF64X4 $0x01, Z7, Y23
-	VADDPS        Y7, Y23, Y23
-	VSHUFPS       $0xdd, Y21, Y20, Y24
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y24, Y20, Y20
-	VSHUFPS       $0xdd, Y23, Y22, Y24
-	VSHUFPS       $0x88, Y23, Y22, Y21
-	VADDPS        Y24, Y21, Y21
-	VSHUFPS       $0xdd, Y21, Y20, Y22
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y22, Y20, Y20
-	VEXTRACTF32X4 $0x01, Y20, X21
-	VADDPS        X20, X21, X21
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y4, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z5, Y1
+	VADDPS        Y5, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y6, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z7, Y3
+	VADDPS        Y7, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first243
-	VADDPS        (CX), X21, X21
+	JZ            first362
+	VADDPS        (CX), X1, X1
 
-first243:
-	VMOVUPS       X21, (CX)
+first362:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z8, Y20
-	VADDPS        Y8, Y20, Y20
-	VEXTRACTF64X4 $0x01, Z9, Y21
-	VADDPS        Y9, Y21, Y21
-	VEXTRACTF64X4 $0x01, Z10, Y22
-	VADDPS        Y10, Y22, Y22
-	VEXTRACTF64X4 $0x01, Z11, Y23
-	VADDPS        Y11, Y23, Y23
-	VSHUFPS       $0xdd, Y21, Y20, Y24
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y24, Y20, Y20
-	VSHUFPS       $0xdd, Y23, Y22, Y24
-	VSHUFPS       $0x88, Y23, Y22, Y21
-	VADDPS        Y24, Y21, Y21
-	VSHUFPS       $0xdd, Y21, Y20, Y22
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y22, Y20, Y20
-	VEXTRACTF32X4 $0x01, Y20, X21
-	VADDPS        X20, X21, X21
+	VEXTRACTF64X4 $0x01, Z8, Y0
+	VADDPS        Y8, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z9, Y1
+	VADDPS        Y9, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z10, Y2
+	VADDPS        Y10, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z11, Y3
+	VADDPS        Y11, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first244
-	VADDPS        (CX), X21, X21
+	JZ            first363
+	VADDPS        (CX), X1, X1
 
-first244:
-	VMOVUPS       X21, (CX)
+first363:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z12, Y20
-	VADDPS        Y12, Y20, Y20
-	VEXTRACTF64X4 $0x01, Z13, Y21
-	VADDPS        Y13, Y21, Y21
-	VEXTRACTF64X4 $0x01, Z14, Y22
-	VADDPS        Y14, Y22, Y22
-	VEXTRACTF64X4 $0x01, Z15, Y23
-	VADDPS        Y15, Y23, Y23
-	VSHUFPS       $0xdd, Y21, Y20, Y24
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y24, Y20, Y20
-	VSHUFPS       $0xdd, Y23, Y22, Y24
-	VSHUFPS       $0x88, Y23, Y22, Y21
-	VADDPS        Y24, Y21, Y21
-	VSHUFPS       $0xdd, Y21, Y20, Y22
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y22, Y20, Y20
-	VEXTRACTF32X4 $0x01, Y20, X21
-	VADDPS        X20, X21, X21
+	VEXTRACTF64X4 $0x01, Z12, Y0
+	VADDPS        Y12, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z13, Y1
+	VADDPS        Y13, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z14, Y2
+	VADDPS        Y14, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z15, Y3
+	VADDPS        Y15, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first245
-	VADDPS        (CX), X21, X21
+	JZ            first364
+	VADDPS        (CX), X1, X1
 
-first245:
-	VMOVUPS       X21, (CX)
+first364:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z16, Y20
-	VADDPS        Y16, Y20, Y20
-	VEXTRACTF64X4 $0x01, Z17, Y21
-	VADDPS        Y17, Y21, Y21
-	VEXTRACTF64X4 $0x01, Z18, Y22
-	VADDPS        Y18, Y22, Y22
-	VEXTRACTF64X4 $0x01, Z19, Y23
-	VADDPS        Y19, Y23, Y23
-	VSHUFPS       $0xdd, Y21, Y20, Y24
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y24, Y20, Y20
-	VSHUFPS       $0xdd, Y23, Y22, Y24
-	VSHUFPS       $0x88, Y23, Y22, Y21
-	VADDPS        Y24, Y21, Y21
-	VSHUFPS       $0xdd, Y21, Y20, Y22
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y22, Y20, Y20
-	VEXTRACTF32X4 $0x01, Y20, X21
-	VADDPS        X20, X21, X21
+	VEXTRACTF64X4 $0x01, Z16, Y0
+	VADDPS        Y16, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z17, Y1
+	VADDPS        Y17, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z18, Y2
+	VADDPS        Y18, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z19, Y3
+	VADDPS        Y19, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first246
-	VADDPS        (CX), X21, X21
+	JZ            first365
+	VADDPS        (CX), X1, X1
 
-first246:
-	VMOVUPS X21, (CX)
+first365:
+	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R10)(BX*4), CX
 	MOVQ    R11, DX
 	DECQ    R9
-	JNZ     group238
+	JNZ     group357
 	VZEROUPPER
 	RET
 
 // func tile6AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
-// Requires: AVX, AVX512F, AVX512VL
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL
 TEXT ·tile6AVX512(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
@@ -5586,38 +7494,38 @@ TEXT ·tile6AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R9
 	MOVQ groups+56(FP), R10
 
-group247:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
-	VPXORD Z13, Z13, Z13
-	VPXORD Z14, Z14, Z14
-	VPXORD Z15, Z15, Z15
-	VPXORD Z16, Z16, Z16
-	VPXORD Z17, Z17, Z17
-	VPXORD Z18, Z18, Z18
-	VPXORD Z19, Z19, Z19
-	VPXORD Z20, Z20, Z20
-	VPXORD Z21, Z21, Z21
-	VPXORD Z22, Z22, Z22
-	VPXORD Z23, Z23, Z23
+group366:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
 	MOVQ   CX, R11
 	MOVQ   DX, R12
 	MOVQ   cols+48(FP), R13
 
-vector248:
+vector367:
 	CMPQ        R13, $0x00000010
-	JL          rest249
+	JL          rest368
 	VMOVUPS     (DX), Z24
 	VMOVUPS     (DX)(SI*1), Z25
 	VMOVUPS     (DX)(SI*2), Z26
@@ -5655,11 +7563,11 @@ vector248:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R13
-	JMP         vector248
+	JMP         vector367
 
-rest249:
+rest368:
 	TESTQ       R13, R13
-	JZ          store250
+	JZ          store369
 	LEAQ        wordMasks<>+0(SB), R14
 	KMOVW       (R14)(R13*2), K1
 	VMOVUPS.Z   (DX), K1, Z24
@@ -5698,170 +7606,170 @@ rest249:
 	VFMADD231PS Z29, Z30, Z23
 	ADDQ        $0x00000040, CX
 
-store250:
+store369:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R13
 	VEXTRACTF64X4 $0x01, Z0, Y24
 	VADDPS        Y0, Y24, Y24
-	VEXTRACTF64X4 $0x01, Z1, Y25
-	VADDPS        Y1, Y25, Y25
-	VEXTRACTF64X4 $0x01, Z2, Y26
-	VADDPS        Y2, Y26, Y26
-	VEXTRACTF64X4 $0x01, Z3, Y27
-	VADDPS        Y3, Y27, Y27
-	VSHUFPS       $0xdd, Y25, Y24, Y28
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y28, Y24, Y24
-	VSHUFPS       $0xdd, Y27, Y26, Y28
-	VSHUFPS       $0x88, Y27, Y26, Y25
-	VADDPS        Y28, Y25, Y25
-	VSHUFPS       $0xdd, Y25, Y24, Y26
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y26, Y24, Y24
-	VEXTRACTF32X4 $0x01, Y24, X25
-	VADDPS        X24, X25, X25
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y1, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z2, Y1
+	VADDPS        Y2, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VADDPS        Y3, Y2, Y2
+	VSHUFPS       $0xdd, Y0, Y24, Y3
+	VSHUFPS       $0x88, Y0, Y24, Y24
+	VADDPS        Y3, Y24, Y24
+	VSHUFPS       $0xdd, Y2, Y1, Y3
+	VSHUFPS       $0x88, Y2, Y1, Y0
+	VADDPS        Y3, Y0, Y0
+	VSHUFPS       $0xdd, Y0, Y24, Y1
+	VSHUFPS       $0x88, Y0, Y24, Y24
+	VADDPS        Y1, Y24, Y24
+	VEXTRACTF32X4 $0x01, Y24, X0
+	VADDPS        X24, X0, X0
 	TESTQ         R13, R13
-	JZ            first251
-	VADDPS        (CX), X25, X25
+	JZ            first370
+	VADDPS        (CX), X0, X0
 
-first251:
-	VMOVUPS       X25, (CX)
+first370:
+	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z4, Y24
-	VADDPS        Y4, Y24, Y24
-	VEXTRACTF64X4 $0x01, Z5, Y25
-	VADDPS        Y5, Y25, Y25
-	VEXTRACTF64X4 $0x01, Z6, Y26
-	VADDPS        Y6, Y26, Y26
-	VEXTRACTF64X4 $0x01, Z7, Y27
-	VADDPS        Y7, Y27, Y27
-	VSHUFPS       $0xdd, Y25, Y24, Y28
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y28, Y24, Y24
-	VSHUFPS       $0xdd, Y27, Y26, Y28
-	VSHUFPS       $0x88, Y27, Y26, Y25
-	VADDPS        Y28, Y25, Y25
-	VSHUFPS       $0xdd, Y25, Y24, Y26
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y26, Y24, Y24
-	VEXTRACTF32X4 $0x01, Y24, X25
-	VADDPS        X24, X25, X25
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y4, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z5, Y1
+	VADDPS        Y5, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y6, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z7, Y3
+	VADDPS        Y7, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first252
-	VADDPS        (CX), X25, X25
+	JZ            first371
+	VADDPS        (CX), X1, X1
 
-first252:
-	VMOVUPS       X25, (CX)
+first371:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z8, Y24
-	VADDPS        Y8, Y24, Y24
-	VEXTRACTF64X4 $0x01, Z9, Y25
-	VADDPS        Y9, Y25, Y25
-	VEXTRACTF64X4 $0x01, Z10, Y26
-	VADDPS        Y10, Y26, Y26
-	VEXTRACTF64X4 $0x01, Z11, Y27
-	VADDPS        Y11, Y27, Y27
-	VSHUFPS       $0xdd, Y25, Y24, Y28
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y28, Y24, Y24
-	VSHUFPS       $0xdd, Y27, Y26, Y28
-	VSHUFPS       $0x88, Y27, Y26, Y25
-	VADDPS        Y28, Y25, Y25
-	VSHUFPS       $0xdd, Y25, Y24, Y26
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y26, Y24, Y24
-	VEXTRACTF32X4 $0x01, Y24, X25
-	VADDPS        X24, X25, X25
+	VEXTRACTF64X4 $0x01, Z8, Y0
+	VADDPS        Y8, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z9, Y1
+	VADDPS        Y9, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z10, Y2
+	VADDPS        Y10, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z11, Y3
+	VADDPS        Y11, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first253
-	VADDPS        (CX), X25, X25
+	JZ            first372
+	VADDPS        (CX), X1, X1
 
-first253:
-	VMOVUPS       X25, (CX)
+first372:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z12, Y24
-	VADDPS        Y12, Y24, Y24
-	VEXTRACTF64X4 $0x01, Z13, Y25
-	VADDPS        Y13, Y25, Y25
-	VEXTRACTF64X4 $0x01, Z14, Y26
-	VADDPS        Y14, Y26, Y26
-	VEXTRACTF64X4 $0x01, Z15, Y27
-	VADDPS        Y15, Y27, Y27
-	VSHUFPS       $0xdd, Y25, Y24, Y28
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y28, Y24, Y24
-	VSHUFPS       $0xdd, Y27, Y26, Y28
-	VSHUFPS       $0x88, Y27, Y26, Y25
-	VADDPS        Y28, Y25, Y25
-	VSHUFPS       $0xdd, Y25, Y24, Y26
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y26, Y24, Y24
-	VEXTRACTF32X4 $0x01, Y24, X25
-	VADDPS        X24, X25, X25
+	VEXTRACTF64X4 $0x01, Z12, Y0
+	VADDPS        Y12, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z13, Y1
+	VADDPS        Y13, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z14, Y2
+	VADDPS        Y14, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z15, Y3
+	VADDPS        Y15, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first254
-	VADDPS        (CX), X25, X25
+	JZ            first373
+	VADDPS        (CX), X1, X1
 
-first254:
-	VMOVUPS       X25, (CX)
+first373:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z16, Y24
-	VADDPS        Y16, Y24, Y24
-	VEXTRACTF64X4 $0x01, Z17, Y25
-	VADDPS        Y17, Y25, Y25
-	VEXTRACTF64X4 $0x01, Z18, Y26
-	VADDPS        Y18, Y26, Y26
-	VEXTRACTF64X4 $0x01, Z19, Y27
-	VADDPS        Y19, Y27, Y27
-	VSHUFPS       $0xdd, Y25, Y24, Y28
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y28, Y24, Y24
-	VSHUFPS       $0xdd, Y27, Y26, Y28
-	VSHUFPS       $0x88, Y27, Y26, Y25
-	VADDPS        Y28, Y25, Y25
-	VSHUFPS       $0xdd, Y25, Y24, Y26
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y26, Y24, Y24
-	VEXTRACTF32X4 $0x01, Y24, X25
-	VADDPS        X24, X25, X25
+	VEXTRACTF64X4 $0x01, Z16, Y0
+	VADDPS        Y16, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z17, Y1
+	VADDPS        Y17, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z18, Y2
+	VADDPS        Y18, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z19, Y3
+	VADDPS        Y19, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first255
-	VADDPS        (CX), X25, X25
+	JZ            first374
+	VADDPS        (CX), X1, X1
 
-first255:
-	VMOVUPS       X25, (CX)
+first374:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z20, Y24
-	VADDPS        Y20, Y24, Y24
-	VEXTRACTF64X4 $0x01, Z21, Y25
-	VADDPS        Y21, Y25, Y25
-	VEXTRACTF64X4 $0x01, Z22, Y26
-	VADDPS        Y22, Y26, Y26
-	VEXTRACTF64X4 $0x01, Z23, Y27
-	VADDPS        Y23, Y27, Y27
-	VSHUFPS       $0xdd, Y25, Y24, Y28
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y28, Y24, Y24
-	VSHUFPS       $0xdd, Y27, Y26, Y28
-	VSHUFPS       $0x88, Y27, Y26, Y25
-	VADDPS        Y28, Y25, Y25
-	VSHUFPS       $0xdd, Y25, Y24, Y26
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y26, Y24, Y24
-	VEXTRACTF32X4 $0x01, Y24, X25
-	VADDPS        X24, X25, X25
+	VEXTRACTF64X4 $0x01, Z20, Y0
+	VADDPS        Y20, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z21, Y1
+	VADDPS        Y21, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z22, Y2
+	VADDPS        Y22, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z23, Y3
+	VADDPS        Y23, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first256
-	VADDPS        (CX), X25, X25
+	JZ            first375
+	VADDPS        (CX), X1, X1
 
-first256:
-	VMOVUPS X25, (CX)
+first375:
+	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R11)(BX*4), CX
 	MOVQ    R12, DX
 	DECQ    R10
-	JNZ     group247
+	JNZ     group366
 	VZEROUPPER
 	RET
 
@@ -5875,9 +7783,9 @@ TEXT ·accumulateF32AVX512(SB), NOSPLIT, $0-40
 	MOVQ DX, BX
 	SHLQ $0x02, BX
 
-strip257:
+strip376:
 	CMPQ    DX, $0x00000080
-	JL      narrower258
+	JL      narrower377
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -5890,10 +7798,10 @@ strip257:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row259:
+row378:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next260
+	JZ           next379
 	VBROADCASTSS (SI), Z8
 	VMOVUPS      (R8), Z9
 	VFMADD231PS  Z9, Z8, Z0
@@ -5912,11 +7820,11 @@ row259:
 	VMOVUPS      448(R8), Z9
 	VFMADD231PS  Z9, Z8, Z7
 
-next260:
+next379:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row259
+	JNZ     row378
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -5928,12 +7836,12 @@ next260:
 	ADDQ    $0x00000200, AX
 	ADDQ    $0x00000200, CX
 	SUBQ    $0x00000080, DX
-	JMP     strip257
+	JMP     strip376
 
-narrower258:
-strip261:
+narrower377:
+strip380:
 	CMPQ    DX, $0x00000040
-	JL      narrower262
+	JL      narrower381
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -5942,10 +7850,10 @@ strip261:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row263:
+row382:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next264
+	JZ           next383
 	VBROADCASTSS (SI), Z4
 	VMOVUPS      (R8), Z5
 	VFMADD231PS  Z5, Z4, Z0
@@ -5956,11 +7864,11 @@ row263:
 	VMOVUPS      192(R8), Z5
 	VFMADD231PS  Z5, Z4, Z3
 
-next264:
+next383:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row263
+	JNZ     row382
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -5968,93 +7876,93 @@ next264:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip261
+	JMP     strip380
 
-narrower262:
-strip265:
+narrower381:
+strip384:
 	CMPQ    DX, $0x00000020
-	JL      narrower266
+	JL      narrower385
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row267:
+row386:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next268
+	JZ           next387
 	VBROADCASTSS (SI), Z2
 	VMOVUPS      (R8), Z3
 	VFMADD231PS  Z3, Z2, Z0
 	VMOVUPS      64(R8), Z3
 	VFMADD231PS  Z3, Z2, Z1
 
-next268:
+next387:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row267
+	JNZ     row386
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip265
+	JMP     strip384
 
-narrower266:
-strip269:
+narrower385:
+strip388:
 	CMPQ    DX, $0x00000010
-	JL      narrower270
+	JL      narrower389
 	VMOVUPS (AX), Z0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row271:
+row390:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next272
+	JZ           next391
 	VBROADCASTSS (SI), Z1
 	VMOVUPS      (R8), Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next272:
+next391:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row271
+	JNZ     row390
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip269
+	JMP     strip388
 
-narrower270:
+narrower389:
 	TESTQ     DX, DX
-	JZ        done273
+	JZ        done392
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
 	MOVQ      p+8(FP), DX
 	MOVQ      count+32(FP), SI
 
-row274:
+row393:
 	MOVL         (DX), DI
 	ADDL         DI, DI
-	JZ           next275
+	JZ           next394
 	VBROADCASTSS (DX), Z1
 	VMOVUPS.Z    (CX), K1, Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next275:
+next394:
 	ADDQ    $0x00000004, DX
 	ADDQ    BX, CX
 	DECQ    SI
-	JNZ     row274
+	JNZ     row393
 	VMOVUPS Z0, K1, (AX)
 
-done273:
+done392:
 	VZEROUPPER
 	RET
 
@@ -6068,9 +7976,9 @@ TEXT ·accumulateF16AVX512(SB), NOSPLIT, $0-40
 	MOVQ DX, BX
 	SHLQ $0x01, BX
 
-strip276:
+strip395:
 	CMPQ    DX, $0x00000080
-	JL      narrower277
+	JL      narrower396
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -6083,10 +7991,10 @@ strip276:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row278:
+row397:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next279
+	JZ           next398
 	VBROADCASTSS (SI), Z8
 	VCVTPH2PS    (R8), Z9
 	VFMADD231PS  Z9, Z8, Z0
@@ -6105,11 +8013,11 @@ row278:
 	VCVTPH2PS    224(R8), Z9
 	VFMADD231PS  Z9, Z8, Z7
 
-next279:
+next398:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row278
+	JNZ     row397
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -6121,12 +8029,12 @@ next279:
 	ADDQ    $0x00000200, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000080, DX
-	JMP     strip276
+	JMP     strip395
 
-narrower277:
-strip280:
+narrower396:
+strip399:
 	CMPQ    DX, $0x00000040
-	JL      narrower281
+	JL      narrower400
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -6135,10 +8043,10 @@ strip280:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row282:
+row401:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next283
+	JZ           next402
 	VBROADCASTSS (SI), Z4
 	VCVTPH2PS    (R8), Z5
 	VFMADD231PS  Z5, Z4, Z0
@@ -6149,11 +8057,11 @@ row282:
 	VCVTPH2PS    96(R8), Z5
 	VFMADD231PS  Z5, Z4, Z3
 
-next283:
+next402:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row282
+	JNZ     row401
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -6161,94 +8069,94 @@ next283:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip280
+	JMP     strip399
 
-narrower281:
-strip284:
+narrower400:
+strip403:
 	CMPQ    DX, $0x00000020
-	JL      narrower285
+	JL      narrower404
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row286:
+row405:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next287
+	JZ           next406
 	VBROADCASTSS (SI), Z2
 	VCVTPH2PS    (R8), Z3
 	VFMADD231PS  Z3, Z2, Z0
 	VCVTPH2PS    32(R8), Z3
 	VFMADD231PS  Z3, Z2, Z1
 
-next287:
+next406:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row286
+	JNZ     row405
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip284
+	JMP     strip403
 
-narrower285:
-strip288:
+narrower404:
+strip407:
 	CMPQ    DX, $0x00000010
-	JL      narrower289
+	JL      narrower408
 	VMOVUPS (AX), Z0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row290:
+row409:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next291
+	JZ           next410
 	VBROADCASTSS (SI), Z1
 	VCVTPH2PS    (R8), Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next291:
+next410:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row290
+	JNZ     row409
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip288
+	JMP     strip407
 
-narrower289:
+narrower408:
 	TESTQ     DX, DX
-	JZ        done292
+	JZ        done411
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
 	MOVQ      p+8(FP), DX
 	MOVQ      count+32(FP), SI
 
-row293:
+row412:
 	MOVL         (DX), DI
 	ADDL         DI, DI
-	JZ           next294
+	JZ           next413
 	VBROADCASTSS (DX), Z1
 	VMOVDQU16.Z  (CX), K1, Y2
 	VCVTPH2PS    Y2, Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next294:
+next413:
 	ADDQ    $0x00000004, DX
 	ADDQ    BX, CX
 	DECQ    SI
-	JNZ     row293
+	JNZ     row412
 	VMOVUPS Z0, K1, (AX)
 
-done292:
+done411:
 	VZEROUPPER
 	RET
 
@@ -6262,9 +8170,9 @@ TEXT ·axpyAVX512(SB), NOSPLIT, $0-32
 	MOVQ         x+8(FP), CX
 	MOVQ         n+24(FP), DX
 
-loop295:
+loop414:
 	CMPQ        DX, $0x00000010
-	JL          rest296
+	JL          rest415
 	VMOVUPS     (AX), Z1
 	VMOVUPS     (CX), Z2
 	VFMADD231PS Z2, Z0, Z1
@@ -6272,11 +8180,11 @@ loop295:
 	ADDQ        $0x00000040, AX
 	ADDQ        $0x00000040, CX
 	SUBQ        $0x00000010, DX
-	JMP         loop295
+	JMP         loop414
 
-rest296:
+rest415:
 	TESTQ       DX, DX
-	JZ          done297
+	JZ          done416
 	LEAQ        wordMasks<>+0(SB), BX
 	KMOVW       (BX)(DX*2), K1
 	VMOVUPS.Z   (AX), K1, Z1
@@ -6284,7 +8192,7 @@ rest296:
 	VFMADD231PS Z2, Z0, Z1
 	VMOVUPS     Z1, K1, (AX)
 
-done297:
+done416:
 	VZEROUPPER
 	RET
 
@@ -6296,9 +8204,9 @@ TEXT ·addAVX512(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop298:
+loop417:
 	CMPQ    DX, $0x00000010
-	JL      rest299
+	JL      rest418
 	VMOVUPS (AX), Z0
 	VMOVUPS (CX), Z1
 	VADDPS  Z1, Z0, Z0
@@ -6306,11 +8214,11 @@ loop298:
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     loop298
+	JMP     loop417
 
-rest299:
+rest418:
 	TESTQ     DX, DX
-	JZ        done300
+	JZ        done419
 	LEAQ      wordMasks<>+0(SB), BX
 	KMOVW     (BX)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
@@ -6318,7 +8226,7 @@ rest299:
 	VADDPS    Z1, Z0, Z0
 	VMOVUPS   Z0, K1, (AX)
 
-done300:
+done419:
 	VZEROUPPER
 	RET
 
@@ -6330,9 +8238,9 @@ TEXT ·mulAVX512(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop301:
+loop420:
 	CMPQ    DX, $0x00000010
-	JL      rest302
+	JL      rest421
 	VMOVUPS (AX), Z0
 	VMOVUPS (CX), Z1
 	VMULPS  Z1, Z0, Z0
@@ -6340,11 +8248,11 @@ loop301:
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     loop301
+	JMP     loop420
 
-rest302:
+rest421:
 	TESTQ     DX, DX
-	JZ        done303
+	JZ        done422
 	LEAQ      wordMasks<>+0(SB), BX
 	KMOVW     (BX)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
@@ -6352,7 +8260,7 @@ rest302:
 	VMULPS    Z1, Z0, Z0
 	VMOVUPS   Z0, K1, (AX)
 
-done303:
+done422:
 	VZEROUPPER
 	RET
 
@@ -6365,26 +8273,26 @@ TEXT ·scaleAVX512(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop304:
+loop423:
 	CMPQ    CX, $0x00000010
-	JL      rest305
+	JL      rest424
 	VMOVUPS (AX), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop304
+	JMP     loop423
 
-rest305:
+rest424:
 	TESTQ     CX, CX
-	JZ        done306
+	JZ        done425
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z1
 	VMULPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done306:
+done425:
 	VZEROUPPER
 	RET
 
@@ -6399,9 +8307,9 @@ TEXT ·scaleMulAVX512(SB), NOSPLIT, $0-40
 	MOVQ         w+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop307:
+loop426:
 	CMPQ    BX, $0x00000010
-	JL      rest308
+	JL      rest427
 	VMOVUPS (CX), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS (DX), Z2
@@ -6411,11 +8319,11 @@ loop307:
 	ADDQ    $0x00000040, CX
 	ADDQ    $0x00000040, DX
 	SUBQ    $0x00000010, BX
-	JMP     loop307
+	JMP     loop426
 
-rest308:
+rest427:
 	TESTQ     BX, BX
-	JZ        done309
+	JZ        done428
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(BX*2), K1
 	VMOVUPS.Z (CX), K1, Z1
@@ -6424,7 +8332,7 @@ rest308:
 	VMULPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done309:
+done428:
 	VZEROUPPER
 	RET
 
@@ -6437,26 +8345,26 @@ TEXT ·addConstAVX512(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop310:
+loop429:
 	CMPQ    CX, $0x00000010
-	JL      rest311
+	JL      rest430
 	VMOVUPS (AX), Z1
 	VADDPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop310
+	JMP     loop429
 
-rest311:
+rest430:
 	TESTQ     CX, CX
-	JZ        done312
+	JZ        done431
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z1
 	VADDPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done312:
+done431:
 	VZEROUPPER
 	RET
 
@@ -6469,26 +8377,26 @@ TEXT ·updateLowAVX512(SB), NOSPLIT, $0-24
 	MOVQ         low+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop313:
+loop432:
 	CMPQ    CX, $0x00000010
-	JL      rest314
+	JL      rest433
 	VMOVUPS (AX), Z1
 	VMINPS  Z1, Z0, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop313
+	JMP     loop432
 
-rest314:
+rest433:
 	TESTQ     CX, CX
-	JZ        done315
+	JZ        done434
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z1
 	VMINPS    Z1, Z0, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done315:
+done434:
 	VZEROUPPER
 	RET
 
@@ -6501,25 +8409,25 @@ TEXT ·maximumAVX512(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
 
-loop316:
+loop435:
 	CMPQ    CX, $0x00000010
-	JL      rest317
+	JL      rest436
 	VMOVUPS (AX), Z2
 	VMAXPS  Z1, Z2, Z1
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop316
+	JMP     loop435
 
-rest317:
+rest436:
 	TESTQ     CX, CX
-	JZ        done318
+	JZ        done437
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z2
 	VBLENDMPS Z2, Z0, K1, Z2
 	VMAXPS    Z1, Z2, Z1
 
-done318:
+done437:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VMAXPS        Y1, Y0, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -6533,34 +8441,34 @@ done318:
 	RET
 
 // func penaliseAVX512(s *float32, low *float32, level *float32, field float32, slope float32, n int) float32
-// Requires: AVX, AVX512F, AVX512VL, SSE
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL, SSE
 TEXT ·penaliseAVX512(SB), NOSPLIT, $0-44
 	// low = min(low, field); s -= slope*max(0, level-low); the largest penalty
 	MOVSS        field+24(FP), X0
 	VBROADCASTSS X0, Z0
-	MOVSS        slope+28(FP), X3
-	VBROADCASTSS X3, Z3
-	VPXORD       Z1, Z1, Z1
-	VPXORD       Z2, Z2, Z2
+	MOVSS        slope+28(FP), X1
+	VBROADCASTSS X1, Z1
+	VXORPS       Z2, Z2, Z2
+	VXORPS       Z3, Z3, Z3
 	MOVQ         s+0(FP), AX
 	MOVQ         low+8(FP), CX
 	MOVQ         level+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop319:
+loop438:
 	CMPQ      BX, $0x00000010
-	JL        rest320
+	JL        rest439
 	VMOVUPS   (CX), Z4
 	VMOVUPS   (DX), Z5
 	VMINPS    Z4, Z0, Z4
 	VMOVUPS   Z4, (CX)
 	VSUBPS    Z4, Z5, Z4
-	VMAXPS    Z2, Z4, Z4
+	VMAXPS    zero<>+0(SB), Z4, Z4
 	VMINPS    largest<>+0(SB), Z4, Z4
-	VMULPS    Z3, Z4, Z4
+	VMULPS    Z1, Z4, Z4
 	VCMPPS    $0x00, infinity<>+0(SB), Z5, K1
-	VBLENDMPS Z2, Z4, K1, Z4
-	VMAXPS    Z1, Z4, Z1
+	VBLENDMPS Z3, Z4, K1, Z4
+	VMAXPS    Z2, Z4, Z2
 	VMOVUPS   (AX), Z6
 	VSUBPS    Z4, Z6, Z6
 	VMOVUPS   negInfinity<>+0(SB), Z4
@@ -6571,11 +8479,11 @@ loop319:
 	ADDQ      $0x00000040, CX
 	ADDQ      $0x00000040, DX
 	SUBQ      $0x00000010, BX
-	JMP       loop319
+	JMP       loop438
 
-rest320:
+rest439:
 	TESTQ     BX, BX
-	JZ        done321
+	JZ        done440
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(BX*2), K1
 	VMOVUPS.Z (CX), K1, Z4
@@ -6583,23 +8491,23 @@ rest320:
 	VMINPS    Z4, Z0, Z4
 	VMOVUPS   Z4, K1, (CX)
 	VSUBPS    Z4, Z5, Z0
-	VMAXPS    Z2, Z0, Z0
+	VMAXPS    zero<>+0(SB), Z0, Z0
 	VMINPS    largest<>+0(SB), Z0, Z0
-	VMULPS    Z3, Z0, Z0
+	VMULPS    Z1, Z0, Z0
 	VCMPPS    $0x00, infinity<>+0(SB), Z5, K2
-	VBLENDMPS Z2, Z0, K2, Z0
-	VBLENDMPS Z0, Z2, K1, Z0
-	VMAXPS    Z1, Z0, Z1
-	VMOVUPS.Z (AX), K1, Z2
-	VSUBPS    Z0, Z2, Z2
+	VBLENDMPS Z3, Z0, K2, Z0
+	VBLENDMPS Z0, Z3, K1, Z0
+	VMAXPS    Z2, Z0, Z2
+	VMOVUPS.Z (AX), K1, Z1
+	VSUBPS    Z0, Z1, Z1
 	VMOVUPS   negInfinity<>+0(SB), Z0
 	VCMPPS    $0x00, infinity<>+0(SB), Z5, K2
-	VBLENDMPS Z0, Z2, K2, Z2
-	VMOVUPS   Z2, K1, (AX)
+	VBLENDMPS Z0, Z1, K2, Z1
+	VMOVUPS   Z1, K1, (AX)
 
-done321:
-	VEXTRACTF64X4 $0x01, Z1, Y0
-	VMAXPS        Y1, Y0, Y0
+done440:
+	VEXTRACTF64X4 $0x01, Z2, Y0
+	VMAXPS        Y2, Y0, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VMAXPS        X0, X1, X1
 	VPERMILPS     $0x4e, X1, X0
@@ -6611,19 +8519,19 @@ done321:
 	RET
 
 // func expSumAVX512(s *float32, max float32, n int) float32
-// Requires: AVX, AVX512F, AVX512VL, SSE
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL, SSE
 TEXT ·expSumAVX512(SB), NOSPLIT, $0-28
 	// s = exp(s-max), and the sum
 	MOVSS        max+8(FP), X0
 	VBROADCASTSS X0, Z0
-	VPXORD       Z1, Z1, Z1
-	VPXORD       Z2, Z2, Z2
+	VXORPS       Z1, Z1, Z1
+	VXORPS       Z2, Z2, Z2
 	MOVQ         s+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop322:
+loop441:
 	CMPQ         CX, $0x00000010
-	JL           rest323
+	JL           rest442
 	VMOVUPS      (AX), Z3
 	VSUBPS       Z0, Z3, Z3
 	VMOVUPS      expLow<>+0(SB), Z4
@@ -6650,11 +8558,11 @@ loop322:
 	VADDPS       Z7, Z1, Z1
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop322
+	JMP          loop441
 
-rest323:
+rest442:
 	TESTQ        CX, CX
-	JZ           done324
+	JZ           done443
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z3
@@ -6683,7 +8591,7 @@ rest323:
 	VMOVUPS      Z6, K1, (AX)
 	VADDPS       Z6, Z1, Z1
 
-done324:
+done443:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VADDPS        Y1, Y0, Y0
 	VSHUFPS       $0xdd, Y0, Y0, Y1
@@ -6705,9 +8613,9 @@ TEXT ·siluAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop325:
+loop444:
 	CMPQ         CX, $0x00000010
-	JL           rest326
+	JL           rest445
 	VMOVUPS      (AX), Z0
 	VPXORD       signBit<>+0(SB), Z0, Z1
 	VMOVUPS      expLow<>+0(SB), Z2
@@ -6735,11 +8643,11 @@ loop325:
 	VMOVUPS      Z0, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop325
+	JMP          loop444
 
-rest326:
+rest445:
 	TESTQ        CX, CX
-	JZ           done327
+	JZ           done446
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z0
@@ -6768,7 +8676,7 @@ rest326:
 	VDIVPS       Z5, Z0, Z0
 	VMOVUPS      Z0, K1, (AX)
 
-done327:
+done446:
 	VZEROUPPER
 	RET
 
@@ -6779,9 +8687,9 @@ TEXT ·sigmoidAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop328:
+loop447:
 	CMPQ         CX, $0x00000010
-	JL           rest329
+	JL           rest448
 	VMOVUPS      (AX), Z0
 	VPXORD       signBit<>+0(SB), Z0, Z0
 	VMOVUPS      expLow<>+0(SB), Z2
@@ -6810,11 +8718,11 @@ loop328:
 	VMOVUPS      Z0, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop328
+	JMP          loop447
 
-rest329:
+rest448:
 	TESTQ        CX, CX
-	JZ           done330
+	JZ           done449
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z0
@@ -6844,20 +8752,20 @@ rest329:
 	VDIVPS       Z1, Z0, Z0
 	VMOVUPS      Z0, K1, (AX)
 
-done330:
+done449:
 	VZEROUPPER
 	RET
 
 // func geluAVX512(y *float32, n int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F
 TEXT ·geluAVX512(SB), NOSPLIT, $0-16
 	// y *= (1 + erf(y/sqrt(2))) / 2
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop331:
+loop450:
 	CMPQ         CX, $0x00000010
-	JL           rest332
+	JL           rest451
 	VMOVUPS      (AX), Z0
 	VPANDD       signBit<>+0(SB), Z0, Z1
 	VPXORD       Z1, Z0, Z1
@@ -6896,17 +8804,17 @@ loop331:
 	VMULPS       Z6, Z3, Z3
 	VMULPS       half<>+0(SB), Z3, Z3
 	VMULPS       Z1, Z3, Z3
-	VPXORD       Z7, Z7, Z7
-	VMAXPS       Z0, Z7, Z7
-	VSUBPS       Z3, Z7, Z7
-	VMOVUPS      Z7, (AX)
+	VXORPS       Z1, Z1, Z1
+	VMAXPS       Z0, Z1, Z1
+	VSUBPS       Z3, Z1, Z1
+	VMOVUPS      Z1, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop331
+	JMP          loop450
 
-rest332:
+rest451:
 	TESTQ        CX, CX
-	JZ           done333
+	JZ           done452
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z0
@@ -6947,12 +8855,12 @@ rest332:
 	VMULPS       Z6, Z3, Z3
 	VMULPS       half<>+0(SB), Z3, Z3
 	VMULPS       Z1, Z3, Z3
-	VPXORD       Z8, Z8, Z8
-	VMAXPS       Z0, Z8, Z8
-	VSUBPS       Z3, Z8, Z8
-	VMOVUPS      Z8, K1, (AX)
+	VXORPS       Z1, Z1, Z1
+	VMAXPS       Z0, Z1, Z1
+	VSUBPS       Z3, Z1, Z1
+	VMOVUPS      Z1, K1, (AX)
 
-done333:
+done452:
 	VZEROUPPER
 	RET
 
@@ -6963,9 +8871,9 @@ TEXT ·geluTanhAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop334:
+loop453:
 	CMPQ         CX, $0x00000010
-	JL           rest335
+	JL           rest454
 	VMOVUPS      (AX), Z0
 	VMULPS       Z0, Z0, Z1
 	VMULPS       geluB<>+0(SB), Z1, Z1
@@ -6996,11 +8904,11 @@ loop334:
 	VMOVUPS      Z0, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop334
+	JMP          loop453
 
-rest335:
+rest454:
 	TESTQ        CX, CX
-	JZ           done336
+	JZ           done455
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z0
@@ -7032,39 +8940,39 @@ rest335:
 	VDIVPS       Z5, Z0, Z0
 	VMOVUPS      Z0, K1, (AX)
 
-done336:
+done455:
 	VZEROUPPER
 	RET
 
 // func reluAVX512(y *float32, n int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F
 TEXT ·reluAVX512(SB), NOSPLIT, $0-16
 	// y = max(0, y)
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop337:
+loop456:
 	CMPQ    CX, $0x00000010
-	JL      rest338
+	JL      rest457
 	VMOVUPS (AX), Z0
-	VPXORD  Z1, Z1, Z1
+	VXORPS  Z1, Z1, Z1
 	VMAXPS  Z0, Z1, Z0
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop337
+	JMP     loop456
 
-rest338:
+rest457:
 	TESTQ     CX, CX
-	JZ        done339
+	JZ        done458
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
-	VPXORD    Z2, Z2, Z2
-	VMAXPS    Z0, Z2, Z0
+	VXORPS    Z1, Z1, Z1
+	VMAXPS    Z0, Z1, Z0
 	VMOVUPS   Z0, K1, (AX)
 
-done339:
+done458:
 	VZEROUPPER
 	RET
 
@@ -7075,9 +8983,9 @@ TEXT ·tanhAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop340:
+loop459:
 	CMPQ         CX, $0x00000010
-	JL           rest341
+	JL           rest460
 	VMOVUPS      (AX), Z0
 	VPANDD       signBit<>+0(SB), Z0, Z2
 	VPXORD       Z2, Z0, Z1
@@ -7121,11 +9029,11 @@ loop340:
 	VMOVUPS      Z3, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop340
+	JMP          loop459
 
-rest341:
+rest460:
 	TESTQ        CX, CX
-	JZ           done342
+	JZ           done461
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z0
@@ -7170,6 +9078,2555 @@ rest341:
 	VBLENDMPS    Z4, Z3, K2, Z3
 	VMOVUPS      Z3, K1, (AX)
 
-done342:
+done461:
+	VZEROUPPER
+	RET
+
+// func mulAddAVX512(y *float32, ldy int, x *float32, ldx int, n int, w *float32, ldw int, k int, width int, add int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·mulAddAVX512(SB), NOSPLIT, $0-80
+	// y[t,r] (+)= sum of x[t,c]*w[c,r]
+	MOVQ y+0(FP), AX
+	MOVQ w+40(FP), CX
+	MOVQ width+64(FP), DX
+	MOVQ ldx+24(FP), BX
+	LEAQ (BX)(BX*2), SI
+	LEAQ (BX)(BX*4), DI
+
+strip462:
+	CMPQ DX, $0x00000040
+	JL   narrower463
+	MOVQ x+16(FP), R8
+	MOVQ n+32(FP), R10
+	MOVQ AX, R9
+
+tokens464:
+	CMPQ   R10, $0x00000006
+	JL     fewer465
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column466:
+	VMOVUPS      (R11), Z24
+	VMOVUPS      64(R11), Z25
+	VMOVUPS      128(R11), Z26
+	VMOVUPS      192(R11), Z27
+	VBROADCASTSS (R14), Z28
+	VFMADD231PS  Z24, Z28, Z0
+	VFMADD231PS  Z25, Z28, Z1
+	VFMADD231PS  Z26, Z28, Z2
+	VFMADD231PS  Z27, Z28, Z3
+	VBROADCASTSS (R14)(BX*1), Z28
+	VFMADD231PS  Z24, Z28, Z4
+	VFMADD231PS  Z25, Z28, Z5
+	VFMADD231PS  Z26, Z28, Z6
+	VFMADD231PS  Z27, Z28, Z7
+	VBROADCASTSS (R14)(BX*2), Z28
+	VFMADD231PS  Z24, Z28, Z8
+	VFMADD231PS  Z25, Z28, Z9
+	VFMADD231PS  Z26, Z28, Z10
+	VFMADD231PS  Z27, Z28, Z11
+	VBROADCASTSS (R14)(SI*1), Z28
+	VFMADD231PS  Z24, Z28, Z12
+	VFMADD231PS  Z25, Z28, Z13
+	VFMADD231PS  Z26, Z28, Z14
+	VFMADD231PS  Z27, Z28, Z15
+	VBROADCASTSS (R14)(BX*4), Z28
+	VFMADD231PS  Z24, Z28, Z16
+	VFMADD231PS  Z25, Z28, Z17
+	VFMADD231PS  Z26, Z28, Z18
+	VFMADD231PS  Z27, Z28, Z19
+	VBROADCASTSS (R14)(DI*1), Z28
+	VFMADD231PS  Z24, Z28, Z20
+	VFMADD231PS  Z25, Z28, Z21
+	VFMADD231PS  Z26, Z28, Z22
+	VFMADD231PS  Z27, Z28, Z23
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column466
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store467
+	VMOVUPS      (R9), Z24
+	VADDPS       Z24, Z0, Z0
+	VMOVUPS      64(R9), Z24
+	VADDPS       Z24, Z1, Z1
+	VMOVUPS      128(R9), Z24
+	VADDPS       Z24, Z2, Z2
+	VMOVUPS      192(R9), Z24
+	VADDPS       Z24, Z3, Z3
+
+store467:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	VMOVUPS Z2, 128(R9)
+	VMOVUPS Z3, 192(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store468
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z4, Z4
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z5, Z5
+	VMOVUPS 128(R9), Z0
+	VADDPS  Z0, Z6, Z6
+	VMOVUPS 192(R9), Z0
+	VADDPS  Z0, Z7, Z7
+
+store468:
+	VMOVUPS Z4, (R9)
+	VMOVUPS Z5, 64(R9)
+	VMOVUPS Z6, 128(R9)
+	VMOVUPS Z7, 192(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store469
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z8, Z8
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z9, Z9
+	VMOVUPS 128(R9), Z0
+	VADDPS  Z0, Z10, Z10
+	VMOVUPS 192(R9), Z0
+	VADDPS  Z0, Z11, Z11
+
+store469:
+	VMOVUPS Z8, (R9)
+	VMOVUPS Z9, 64(R9)
+	VMOVUPS Z10, 128(R9)
+	VMOVUPS Z11, 192(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store470
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z12, Z12
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z13, Z13
+	VMOVUPS 128(R9), Z0
+	VADDPS  Z0, Z14, Z14
+	VMOVUPS 192(R9), Z0
+	VADDPS  Z0, Z15, Z15
+
+store470:
+	VMOVUPS Z12, (R9)
+	VMOVUPS Z13, 64(R9)
+	VMOVUPS Z14, 128(R9)
+	VMOVUPS Z15, 192(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store471
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z16, Z16
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z17, Z17
+	VMOVUPS 128(R9), Z0
+	VADDPS  Z0, Z18, Z18
+	VMOVUPS 192(R9), Z0
+	VADDPS  Z0, Z19, Z19
+
+store471:
+	VMOVUPS Z16, (R9)
+	VMOVUPS Z17, 64(R9)
+	VMOVUPS Z18, 128(R9)
+	VMOVUPS Z19, 192(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store472
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z20, Z20
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z21, Z21
+	VMOVUPS 128(R9), Z0
+	VADDPS  Z0, Z22, Z22
+	VMOVUPS 192(R9), Z0
+	VADDPS  Z0, Z23, Z23
+
+store472:
+	VMOVUPS Z20, (R9)
+	VMOVUPS Z21, 64(R9)
+	VMOVUPS Z22, 128(R9)
+	VMOVUPS Z23, 192(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(SI*2), R8
+	SUBQ    $0x00000006, R10
+	JMP     tokens464
+
+fewer465:
+tokens473:
+	CMPQ   R10, $0x00000004
+	JL     fewer474
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column475:
+	VMOVUPS      (R11), Z16
+	VMOVUPS      64(R11), Z17
+	VMOVUPS      128(R11), Z18
+	VMOVUPS      192(R11), Z19
+	VBROADCASTSS (R14), Z20
+	VFMADD231PS  Z16, Z20, Z0
+	VFMADD231PS  Z17, Z20, Z1
+	VFMADD231PS  Z18, Z20, Z2
+	VFMADD231PS  Z19, Z20, Z3
+	VBROADCASTSS (R14)(BX*1), Z20
+	VFMADD231PS  Z16, Z20, Z4
+	VFMADD231PS  Z17, Z20, Z5
+	VFMADD231PS  Z18, Z20, Z6
+	VFMADD231PS  Z19, Z20, Z7
+	VBROADCASTSS (R14)(BX*2), Z20
+	VFMADD231PS  Z16, Z20, Z8
+	VFMADD231PS  Z17, Z20, Z9
+	VFMADD231PS  Z18, Z20, Z10
+	VFMADD231PS  Z19, Z20, Z11
+	VBROADCASTSS (R14)(SI*1), Z20
+	VFMADD231PS  Z16, Z20, Z12
+	VFMADD231PS  Z17, Z20, Z13
+	VFMADD231PS  Z18, Z20, Z14
+	VFMADD231PS  Z19, Z20, Z15
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column475
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store476
+	VMOVUPS      (R9), Z16
+	VADDPS       Z16, Z0, Z0
+	VMOVUPS      64(R9), Z16
+	VADDPS       Z16, Z1, Z1
+	VMOVUPS      128(R9), Z16
+	VADDPS       Z16, Z2, Z2
+	VMOVUPS      192(R9), Z16
+	VADDPS       Z16, Z3, Z3
+
+store476:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	VMOVUPS Z2, 128(R9)
+	VMOVUPS Z3, 192(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store477
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z4, Z4
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z5, Z5
+	VMOVUPS 128(R9), Z0
+	VADDPS  Z0, Z6, Z6
+	VMOVUPS 192(R9), Z0
+	VADDPS  Z0, Z7, Z7
+
+store477:
+	VMOVUPS Z4, (R9)
+	VMOVUPS Z5, 64(R9)
+	VMOVUPS Z6, 128(R9)
+	VMOVUPS Z7, 192(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store478
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z8, Z8
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z9, Z9
+	VMOVUPS 128(R9), Z0
+	VADDPS  Z0, Z10, Z10
+	VMOVUPS 192(R9), Z0
+	VADDPS  Z0, Z11, Z11
+
+store478:
+	VMOVUPS Z8, (R9)
+	VMOVUPS Z9, 64(R9)
+	VMOVUPS Z10, 128(R9)
+	VMOVUPS Z11, 192(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store479
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z12, Z12
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z13, Z13
+	VMOVUPS 128(R9), Z0
+	VADDPS  Z0, Z14, Z14
+	VMOVUPS 192(R9), Z0
+	VADDPS  Z0, Z15, Z15
+
+store479:
+	VMOVUPS Z12, (R9)
+	VMOVUPS Z13, 64(R9)
+	VMOVUPS Z14, 128(R9)
+	VMOVUPS Z15, 192(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*4), R8
+	SUBQ    $0x00000004, R10
+	JMP     tokens473
+
+fewer474:
+tokens480:
+	CMPQ   R10, $0x00000002
+	JL     fewer481
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column482:
+	VMOVUPS      (R11), Z8
+	VMOVUPS      64(R11), Z9
+	VMOVUPS      128(R11), Z10
+	VMOVUPS      192(R11), Z11
+	VBROADCASTSS (R14), Z12
+	VFMADD231PS  Z8, Z12, Z0
+	VFMADD231PS  Z9, Z12, Z1
+	VFMADD231PS  Z10, Z12, Z2
+	VFMADD231PS  Z11, Z12, Z3
+	VBROADCASTSS (R14)(BX*1), Z12
+	VFMADD231PS  Z8, Z12, Z4
+	VFMADD231PS  Z9, Z12, Z5
+	VFMADD231PS  Z10, Z12, Z6
+	VFMADD231PS  Z11, Z12, Z7
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column482
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store483
+	VMOVUPS      (R9), Z8
+	VADDPS       Z8, Z0, Z0
+	VMOVUPS      64(R9), Z8
+	VADDPS       Z8, Z1, Z1
+	VMOVUPS      128(R9), Z8
+	VADDPS       Z8, Z2, Z2
+	VMOVUPS      192(R9), Z8
+	VADDPS       Z8, Z3, Z3
+
+store483:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	VMOVUPS Z2, 128(R9)
+	VMOVUPS Z3, 192(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store484
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z4, Z4
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z5, Z5
+	VMOVUPS 128(R9), Z0
+	VADDPS  Z0, Z6, Z6
+	VMOVUPS 192(R9), Z0
+	VADDPS  Z0, Z7, Z7
+
+store484:
+	VMOVUPS Z4, (R9)
+	VMOVUPS Z5, 64(R9)
+	VMOVUPS Z6, 128(R9)
+	VMOVUPS Z7, 192(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*2), R8
+	SUBQ    $0x00000002, R10
+	JMP     tokens480
+
+fewer481:
+tokens485:
+	CMPQ   R10, $0x00000001
+	JL     fewer486
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column487:
+	VMOVUPS      (R11), Z4
+	VMOVUPS      64(R11), Z5
+	VMOVUPS      128(R11), Z6
+	VMOVUPS      192(R11), Z7
+	VBROADCASTSS (R14), Z8
+	VFMADD231PS  Z4, Z8, Z0
+	VFMADD231PS  Z5, Z8, Z1
+	VFMADD231PS  Z6, Z8, Z2
+	VFMADD231PS  Z7, Z8, Z3
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column487
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store488
+	VMOVUPS      (R9), Z4
+	VADDPS       Z4, Z0, Z0
+	VMOVUPS      64(R9), Z4
+	VADDPS       Z4, Z1, Z1
+	VMOVUPS      128(R9), Z4
+	VADDPS       Z4, Z2, Z2
+	VMOVUPS      192(R9), Z4
+	VADDPS       Z4, Z3, Z3
+
+store488:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	VMOVUPS Z2, 128(R9)
+	VMOVUPS Z3, 192(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*1), R8
+	SUBQ    $0x00000001, R10
+	JMP     tokens485
+
+fewer486:
+	ADDQ $0x00000100, AX
+	ADDQ $0x00000100, CX
+	SUBQ $0x00000040, DX
+	JMP  strip462
+
+narrower463:
+strip489:
+	CMPQ DX, $0x00000020
+	JL   narrower490
+	MOVQ x+16(FP), R8
+	MOVQ n+32(FP), R10
+	MOVQ AX, R9
+
+tokens491:
+	CMPQ   R10, $0x0000000c
+	JL     fewer492
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+	LEAQ   (R8)(SI*2), R15
+
+column493:
+	VMOVUPS      (R11), Z24
+	VMOVUPS      64(R11), Z25
+	VBROADCASTSS (R14), Z26
+	VFMADD231PS  Z24, Z26, Z0
+	VFMADD231PS  Z25, Z26, Z1
+	VBROADCASTSS (R14)(BX*1), Z26
+	VFMADD231PS  Z24, Z26, Z2
+	VFMADD231PS  Z25, Z26, Z3
+	VBROADCASTSS (R14)(BX*2), Z26
+	VFMADD231PS  Z24, Z26, Z4
+	VFMADD231PS  Z25, Z26, Z5
+	VBROADCASTSS (R14)(SI*1), Z26
+	VFMADD231PS  Z24, Z26, Z6
+	VFMADD231PS  Z25, Z26, Z7
+	VBROADCASTSS (R14)(BX*4), Z26
+	VFMADD231PS  Z24, Z26, Z8
+	VFMADD231PS  Z25, Z26, Z9
+	VBROADCASTSS (R14)(DI*1), Z26
+	VFMADD231PS  Z24, Z26, Z10
+	VFMADD231PS  Z25, Z26, Z11
+	VBROADCASTSS (R15), Z26
+	VFMADD231PS  Z24, Z26, Z12
+	VFMADD231PS  Z25, Z26, Z13
+	VBROADCASTSS (R15)(BX*1), Z26
+	VFMADD231PS  Z24, Z26, Z14
+	VFMADD231PS  Z25, Z26, Z15
+	VBROADCASTSS (R15)(BX*2), Z26
+	VFMADD231PS  Z24, Z26, Z16
+	VFMADD231PS  Z25, Z26, Z17
+	VBROADCASTSS (R15)(SI*1), Z26
+	VFMADD231PS  Z24, Z26, Z18
+	VFMADD231PS  Z25, Z26, Z19
+	VBROADCASTSS (R15)(BX*4), Z26
+	VFMADD231PS  Z24, Z26, Z20
+	VFMADD231PS  Z25, Z26, Z21
+	VBROADCASTSS (R15)(DI*1), Z26
+	VFMADD231PS  Z24, Z26, Z22
+	VFMADD231PS  Z25, Z26, Z23
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	ADDQ         $0x00000004, R15
+	DECQ         R13
+	JNZ          column493
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store494
+	VMOVUPS      (R9), Z24
+	VADDPS       Z24, Z0, Z0
+	VMOVUPS      64(R9), Z24
+	VADDPS       Z24, Z1, Z1
+
+store494:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store495
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z2, Z2
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z3, Z3
+
+store495:
+	VMOVUPS Z2, (R9)
+	VMOVUPS Z3, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store496
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z4, Z4
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z5, Z5
+
+store496:
+	VMOVUPS Z4, (R9)
+	VMOVUPS Z5, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store497
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z6, Z6
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z7, Z7
+
+store497:
+	VMOVUPS Z6, (R9)
+	VMOVUPS Z7, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store498
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z8, Z8
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z9, Z9
+
+store498:
+	VMOVUPS Z8, (R9)
+	VMOVUPS Z9, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store499
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z10, Z10
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z11, Z11
+
+store499:
+	VMOVUPS Z10, (R9)
+	VMOVUPS Z11, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store500
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z12, Z12
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z13, Z13
+
+store500:
+	VMOVUPS Z12, (R9)
+	VMOVUPS Z13, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store501
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z14, Z14
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z15, Z15
+
+store501:
+	VMOVUPS Z14, (R9)
+	VMOVUPS Z15, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store502
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z16, Z16
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z17, Z17
+
+store502:
+	VMOVUPS Z16, (R9)
+	VMOVUPS Z17, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store503
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z18, Z18
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z19, Z19
+
+store503:
+	VMOVUPS Z18, (R9)
+	VMOVUPS Z19, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store504
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z20, Z20
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z21, Z21
+
+store504:
+	VMOVUPS Z20, (R9)
+	VMOVUPS Z21, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store505
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z22, Z22
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z23, Z23
+
+store505:
+	VMOVUPS Z22, (R9)
+	VMOVUPS Z23, 64(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(SI*4), R8
+	SUBQ    $0x0000000c, R10
+	JMP     tokens491
+
+fewer492:
+tokens506:
+	CMPQ   R10, $0x00000004
+	JL     fewer507
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column508:
+	VMOVUPS      (R11), Z8
+	VMOVUPS      64(R11), Z9
+	VBROADCASTSS (R14), Z10
+	VFMADD231PS  Z8, Z10, Z0
+	VFMADD231PS  Z9, Z10, Z1
+	VBROADCASTSS (R14)(BX*1), Z10
+	VFMADD231PS  Z8, Z10, Z2
+	VFMADD231PS  Z9, Z10, Z3
+	VBROADCASTSS (R14)(BX*2), Z10
+	VFMADD231PS  Z8, Z10, Z4
+	VFMADD231PS  Z9, Z10, Z5
+	VBROADCASTSS (R14)(SI*1), Z10
+	VFMADD231PS  Z8, Z10, Z6
+	VFMADD231PS  Z9, Z10, Z7
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column508
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store509
+	VMOVUPS      (R9), Z8
+	VADDPS       Z8, Z0, Z0
+	VMOVUPS      64(R9), Z8
+	VADDPS       Z8, Z1, Z1
+
+store509:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store510
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z2, Z2
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z3, Z3
+
+store510:
+	VMOVUPS Z2, (R9)
+	VMOVUPS Z3, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store511
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z4, Z4
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z5, Z5
+
+store511:
+	VMOVUPS Z4, (R9)
+	VMOVUPS Z5, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store512
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z6, Z6
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z7, Z7
+
+store512:
+	VMOVUPS Z6, (R9)
+	VMOVUPS Z7, 64(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*4), R8
+	SUBQ    $0x00000004, R10
+	JMP     tokens506
+
+fewer507:
+tokens513:
+	CMPQ   R10, $0x00000001
+	JL     fewer514
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column515:
+	VMOVUPS      (R11), Z2
+	VMOVUPS      64(R11), Z3
+	VBROADCASTSS (R14), Z4
+	VFMADD231PS  Z2, Z4, Z0
+	VFMADD231PS  Z3, Z4, Z1
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column515
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store516
+	VMOVUPS      (R9), Z2
+	VADDPS       Z2, Z0, Z0
+	VMOVUPS      64(R9), Z2
+	VADDPS       Z2, Z1, Z1
+
+store516:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*1), R8
+	SUBQ    $0x00000001, R10
+	JMP     tokens513
+
+fewer514:
+	ADDQ $0x00000080, AX
+	ADDQ $0x00000080, CX
+	SUBQ $0x00000020, DX
+	JMP  strip489
+
+narrower490:
+strip517:
+	CMPQ DX, $0x00000010
+	JL   narrower518
+	MOVQ x+16(FP), R8
+	MOVQ n+32(FP), R10
+	MOVQ AX, R9
+
+tokens519:
+	CMPQ   R10, $0x0000000c
+	JL     fewer520
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+	LEAQ   (R8)(SI*2), R15
+
+column521:
+	VMOVUPS      (R11), Z12
+	VBROADCASTSS (R14), Z13
+	VFMADD231PS  Z12, Z13, Z0
+	VBROADCASTSS (R14)(BX*1), Z13
+	VFMADD231PS  Z12, Z13, Z1
+	VBROADCASTSS (R14)(BX*2), Z13
+	VFMADD231PS  Z12, Z13, Z2
+	VBROADCASTSS (R14)(SI*1), Z13
+	VFMADD231PS  Z12, Z13, Z3
+	VBROADCASTSS (R14)(BX*4), Z13
+	VFMADD231PS  Z12, Z13, Z4
+	VBROADCASTSS (R14)(DI*1), Z13
+	VFMADD231PS  Z12, Z13, Z5
+	VBROADCASTSS (R15), Z13
+	VFMADD231PS  Z12, Z13, Z6
+	VBROADCASTSS (R15)(BX*1), Z13
+	VFMADD231PS  Z12, Z13, Z7
+	VBROADCASTSS (R15)(BX*2), Z13
+	VFMADD231PS  Z12, Z13, Z8
+	VBROADCASTSS (R15)(SI*1), Z13
+	VFMADD231PS  Z12, Z13, Z9
+	VBROADCASTSS (R15)(BX*4), Z13
+	VFMADD231PS  Z12, Z13, Z10
+	VBROADCASTSS (R15)(DI*1), Z13
+	VFMADD231PS  Z12, Z13, Z11
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	ADDQ         $0x00000004, R15
+	DECQ         R13
+	JNZ          column521
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store522
+	VMOVUPS      (R9), Z12
+	VADDPS       Z12, Z0, Z0
+
+store522:
+	VMOVUPS Z0, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store523
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z1, Z1
+
+store523:
+	VMOVUPS Z1, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store524
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z2, Z2
+
+store524:
+	VMOVUPS Z2, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store525
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z3, Z3
+
+store525:
+	VMOVUPS Z3, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store526
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z4, Z4
+
+store526:
+	VMOVUPS Z4, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store527
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z5, Z5
+
+store527:
+	VMOVUPS Z5, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store528
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z6, Z6
+
+store528:
+	VMOVUPS Z6, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store529
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z7, Z7
+
+store529:
+	VMOVUPS Z7, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store530
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z8, Z8
+
+store530:
+	VMOVUPS Z8, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store531
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z9, Z9
+
+store531:
+	VMOVUPS Z9, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store532
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z10, Z10
+
+store532:
+	VMOVUPS Z10, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store533
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z11, Z11
+
+store533:
+	VMOVUPS Z11, (R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(SI*4), R8
+	SUBQ    $0x0000000c, R10
+	JMP     tokens519
+
+fewer520:
+tokens534:
+	CMPQ   R10, $0x00000004
+	JL     fewer535
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column536:
+	VMOVUPS      (R11), Z4
+	VBROADCASTSS (R14), Z5
+	VFMADD231PS  Z4, Z5, Z0
+	VBROADCASTSS (R14)(BX*1), Z5
+	VFMADD231PS  Z4, Z5, Z1
+	VBROADCASTSS (R14)(BX*2), Z5
+	VFMADD231PS  Z4, Z5, Z2
+	VBROADCASTSS (R14)(SI*1), Z5
+	VFMADD231PS  Z4, Z5, Z3
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column536
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store537
+	VMOVUPS      (R9), Z4
+	VADDPS       Z4, Z0, Z0
+
+store537:
+	VMOVUPS Z0, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store538
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z1, Z1
+
+store538:
+	VMOVUPS Z1, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store539
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z2, Z2
+
+store539:
+	VMOVUPS Z2, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store540
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z3, Z3
+
+store540:
+	VMOVUPS Z3, (R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*4), R8
+	SUBQ    $0x00000004, R10
+	JMP     tokens534
+
+fewer535:
+tokens541:
+	CMPQ   R10, $0x00000001
+	JL     fewer542
+	VXORPS Z0, Z0, Z0
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column543:
+	VMOVUPS      (R11), Z1
+	VBROADCASTSS (R14), Z2
+	VFMADD231PS  Z1, Z2, Z0
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column543
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store544
+	VMOVUPS      (R9), Z1
+	VADDPS       Z1, Z0, Z0
+
+store544:
+	VMOVUPS Z0, (R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*1), R8
+	SUBQ    $0x00000001, R10
+	JMP     tokens541
+
+fewer542:
+	ADDQ $0x00000040, AX
+	ADDQ $0x00000040, CX
+	SUBQ $0x00000010, DX
+	JMP  strip517
+
+narrower518:
+	TESTQ DX, DX
+	JZ    done545
+	LEAQ  wordMasks<>+0(SB), R8
+	KMOVW (R8)(DX*2), K1
+	MOVQ  x+16(FP), DX
+	MOVQ  n+32(FP), R8
+
+tokens546:
+	CMPQ   R8, $0x0000000c
+	JL     fewer547
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	MOVQ   ldw+48(FP), R10
+	MOVQ   k+56(FP), R11
+	MOVQ   CX, R9
+	MOVQ   DX, R12
+	LEAQ   (DX)(SI*2), R13
+
+column548:
+	VMOVUPS.Z    (R9), K1, Z12
+	VBROADCASTSS (R12), Z13
+	VFMADD231PS  Z12, Z13, Z0
+	VBROADCASTSS (R12)(BX*1), Z13
+	VFMADD231PS  Z12, Z13, Z1
+	VBROADCASTSS (R12)(BX*2), Z13
+	VFMADD231PS  Z12, Z13, Z2
+	VBROADCASTSS (R12)(SI*1), Z13
+	VFMADD231PS  Z12, Z13, Z3
+	VBROADCASTSS (R12)(BX*4), Z13
+	VFMADD231PS  Z12, Z13, Z4
+	VBROADCASTSS (R12)(DI*1), Z13
+	VFMADD231PS  Z12, Z13, Z5
+	VBROADCASTSS (R13), Z13
+	VFMADD231PS  Z12, Z13, Z6
+	VBROADCASTSS (R13)(BX*1), Z13
+	VFMADD231PS  Z12, Z13, Z7
+	VBROADCASTSS (R13)(BX*2), Z13
+	VFMADD231PS  Z12, Z13, Z8
+	VBROADCASTSS (R13)(SI*1), Z13
+	VFMADD231PS  Z12, Z13, Z9
+	VBROADCASTSS (R13)(BX*4), Z13
+	VFMADD231PS  Z12, Z13, Z10
+	VBROADCASTSS (R13)(DI*1), Z13
+	VFMADD231PS  Z12, Z13, Z11
+	ADDQ         R10, R9
+	ADDQ         $0x00000004, R12
+	ADDQ         $0x00000004, R13
+	DECQ         R11
+	JNZ          column548
+	MOVQ         ldy+8(FP), R9
+	MOVQ         add+72(FP), R10
+	TESTQ        R10, R10
+	JZ           store549
+	VMOVUPS.Z    (AX), K1, Z12
+	VADDPS       Z12, Z0, Z0
+
+store549:
+	VMOVUPS   Z0, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store550
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z1, Z1
+
+store550:
+	VMOVUPS   Z1, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store551
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z2, Z2
+
+store551:
+	VMOVUPS   Z2, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store552
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z3, Z3
+
+store552:
+	VMOVUPS   Z3, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store553
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z4, Z4
+
+store553:
+	VMOVUPS   Z4, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store554
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z5, Z5
+
+store554:
+	VMOVUPS   Z5, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store555
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z6, Z6
+
+store555:
+	VMOVUPS   Z6, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store556
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z7, Z7
+
+store556:
+	VMOVUPS   Z7, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store557
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z8, Z8
+
+store557:
+	VMOVUPS   Z8, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store558
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z9, Z9
+
+store558:
+	VMOVUPS   Z9, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store559
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z10, Z10
+
+store559:
+	VMOVUPS   Z10, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store560
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z11, Z11
+
+store560:
+	VMOVUPS Z11, K1, (AX)
+	ADDQ    R9, AX
+	LEAQ    (DX)(SI*4), DX
+	SUBQ    $0x0000000c, R8
+	JMP     tokens546
+
+fewer547:
+tokens561:
+	CMPQ   R8, $0x00000004
+	JL     fewer562
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	MOVQ   ldw+48(FP), R9
+	MOVQ   k+56(FP), R10
+	MOVQ   CX, DI
+	MOVQ   DX, R11
+
+column563:
+	VMOVUPS.Z    (DI), K1, Z4
+	VBROADCASTSS (R11), Z5
+	VFMADD231PS  Z4, Z5, Z0
+	VBROADCASTSS (R11)(BX*1), Z5
+	VFMADD231PS  Z4, Z5, Z1
+	VBROADCASTSS (R11)(BX*2), Z5
+	VFMADD231PS  Z4, Z5, Z2
+	VBROADCASTSS (R11)(SI*1), Z5
+	VFMADD231PS  Z4, Z5, Z3
+	ADDQ         R9, DI
+	ADDQ         $0x00000004, R11
+	DECQ         R10
+	JNZ          column563
+	MOVQ         ldy+8(FP), DI
+	MOVQ         add+72(FP), R9
+	TESTQ        R9, R9
+	JZ           store564
+	VMOVUPS.Z    (AX), K1, Z4
+	VADDPS       Z4, Z0, Z0
+
+store564:
+	VMOVUPS   Z0, K1, (AX)
+	ADDQ      DI, AX
+	TESTQ     R9, R9
+	JZ        store565
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z1, Z1
+
+store565:
+	VMOVUPS   Z1, K1, (AX)
+	ADDQ      DI, AX
+	TESTQ     R9, R9
+	JZ        store566
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z2, Z2
+
+store566:
+	VMOVUPS   Z2, K1, (AX)
+	ADDQ      DI, AX
+	TESTQ     R9, R9
+	JZ        store567
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z3, Z3
+
+store567:
+	VMOVUPS Z3, K1, (AX)
+	ADDQ    DI, AX
+	LEAQ    (DX)(BX*4), DX
+	SUBQ    $0x00000004, R8
+	JMP     tokens561
+
+fewer562:
+tokens568:
+	CMPQ   R8, $0x00000001
+	JL     fewer569
+	VXORPS Z0, Z0, Z0
+	MOVQ   ldw+48(FP), DI
+	MOVQ   k+56(FP), R9
+	MOVQ   CX, SI
+	MOVQ   DX, R10
+
+column570:
+	VMOVUPS.Z    (SI), K1, Z1
+	VBROADCASTSS (R10), Z2
+	VFMADD231PS  Z1, Z2, Z0
+	ADDQ         DI, SI
+	ADDQ         $0x00000004, R10
+	DECQ         R9
+	JNZ          column570
+	MOVQ         ldy+8(FP), SI
+	MOVQ         add+72(FP), DI
+	TESTQ        DI, DI
+	JZ           store571
+	VMOVUPS.Z    (AX), K1, Z1
+	VADDPS       Z1, Z0, Z0
+
+store571:
+	VMOVUPS Z0, K1, (AX)
+	ADDQ    SI, AX
+	LEAQ    (DX)(BX*1), DX
+	SUBQ    $0x00000001, R8
+	JMP     tokens568
+
+fewer569:
+done545:
+	VZEROUPPER
+	RET
+
+// func transposeF32AVX512(dst *float32, ld int, src *byte, rows int, cols int)
+// Requires: AVX, AVX512F, CMOV
+TEXT ·transposeF32AVX512(SB), NOSPLIT, $0-40
+	// dst[c,j] = src[j,c]
+	MOVQ dst+0(FP), AX
+	MOVQ ld+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ cols+32(FP), SI
+	SHLQ $0x02, SI
+
+rows572:
+	CMPQ BX, $0x00000010
+	JL   rest573
+	MOVQ cols+32(FP), R9
+	MOVQ DX, DI
+	MOVQ AX, R8
+
+columns575:
+	MOVQ         DI, R10
+	VMOVUPS      (R10), X0
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X1
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X2
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X3
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Z0, Z0
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Z1, Z1
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Z2, Z2
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Z3, Z3
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x02, (R10), Z0, Z0
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x02, (R10), Z1, Z1
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x02, (R10), Z2, Z2
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x02, (R10), Z3, Z3
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x03, (R10), Z0, Z0
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x03, (R10), Z1, Z1
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x03, (R10), Z2, Z2
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x03, (R10), Z3, Z3
+	VUNPCKLPS    Z2, Z0, Z4
+	VUNPCKHPS    Z2, Z0, Z5
+	VUNPCKLPS    Z3, Z1, Z6
+	VUNPCKHPS    Z3, Z1, Z7
+	VUNPCKLPS    Z6, Z4, Z8
+	VUNPCKHPS    Z6, Z4, Z4
+	VUNPCKLPS    Z7, Z5, Z6
+	VUNPCKHPS    Z7, Z5, Z5
+	MOVQ         R8, R10
+	VMOVUPS      Z8, (R10)
+	ADDQ         CX, R10
+	VMOVUPS      Z4, (R10)
+	ADDQ         CX, R10
+	VMOVUPS      Z6, (R10)
+	ADDQ         CX, R10
+	VMOVUPS      Z5, (R10)
+	ADDQ         CX, R10
+	SUBQ         $0x00000004, R9
+	JLE          done576
+	MOVQ         $0x00000004, R11
+	MOVQ         R9, R10
+	CMPQ         R9, R11
+	CMOVQGT      R11, R10
+	CMOVQLT      R11, R9
+	LEAQ         (DI)(R10*4), DI
+	IMULQ        CX, R10
+	ADDQ         R10, R8
+	JMP          columns575
+
+done576:
+	IMUL3Q $0x00000010, SI, DI
+	ADDQ   DI, DX
+	ADDQ   $0x00000040, AX
+	SUBQ   $0x00000010, BX
+	JMP    rows572
+
+rest573:
+	TESTQ BX, BX
+	JZ    end574
+	LEAQ  wordMasks<>+0(SB), DI
+	KMOVW (DI)(BX*2), K1
+	MOVQ  cols+32(FP), DI
+	MOVQ  AX, AX
+
+columns577:
+	MOVQ         DX, R8
+	VMOVUPS      (R8), X9
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000001
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X10
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000002
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X11
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000003
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X12
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000004
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Z9, Z9
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000005
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Z10, Z10
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000006
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Z11, Z11
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000007
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Z12, Z12
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000008
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x02, (R8), Z9, Z9
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000009
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x02, (R8), Z10, Z10
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000a
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x02, (R8), Z11, Z11
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000b
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x02, (R8), Z12, Z12
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000c
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x03, (R8), Z9, Z9
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000d
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x03, (R8), Z10, Z10
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000e
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x03, (R8), Z11, Z11
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000f
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x03, (R8), Z12, Z12
+	VUNPCKLPS    Z11, Z9, Z0
+	VUNPCKHPS    Z11, Z9, Z1
+	VUNPCKLPS    Z12, Z10, Z2
+	VUNPCKHPS    Z12, Z10, Z3
+	VUNPCKLPS    Z2, Z0, Z4
+	VUNPCKHPS    Z2, Z0, Z0
+	VUNPCKLPS    Z3, Z1, Z2
+	VUNPCKHPS    Z3, Z1, Z1
+	MOVQ         AX, R8
+	VMOVUPS      Z4, K1, (R8)
+	ADDQ         CX, R8
+	VMOVUPS      Z0, K1, (R8)
+	ADDQ         CX, R8
+	VMOVUPS      Z2, K1, (R8)
+	ADDQ         CX, R8
+	VMOVUPS      Z1, K1, (R8)
+	ADDQ         CX, R8
+	SUBQ         $0x00000004, DI
+	JLE          done578
+	MOVQ         $0x00000004, R9
+	MOVQ         DI, R8
+	CMPQ         DI, R9
+	CMOVQGT      R9, R8
+	CMOVQLT      R9, DI
+	LEAQ         (DX)(R8*4), DX
+	IMULQ        CX, R8
+	ADDQ         R8, AX
+	JMP          columns577
+
+done578:
+end574:
+	VZEROUPPER
+	RET
+
+// func transposeF16AVX512(dst *float32, ld int, src *byte, rows int, cols int)
+// Requires: AVX, AVX2, AVX512F, AVX512VL, CMOV
+TEXT ·transposeF16AVX512(SB), NOSPLIT, $0-40
+	// dst[c,j] = src[j,c]
+	MOVQ dst+0(FP), AX
+	MOVQ ld+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ cols+32(FP), SI
+	SHLQ $0x01, SI
+
+rows579:
+	CMPQ BX, $0x00000010
+	JL   rest580
+	MOVQ cols+32(FP), R9
+	MOVQ DX, DI
+	MOVQ AX, R8
+
+columns582:
+	MOVQ         DI, R10
+	VMOVUPS      (R10), X0
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X1
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X2
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X3
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X4
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X5
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X6
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X7
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Y0, Y0
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Y1, Y1
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Y2, Y2
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Y3, Y3
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Y4, Y4
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Y5, Y5
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Y6, Y6
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Y7, Y7
+	VPUNPCKLWD   Y4, Y0, Y8
+	VPUNPCKHWD   Y4, Y0, Y9
+	VPUNPCKLWD   Y5, Y1, Y10
+	VPUNPCKHWD   Y5, Y1, Y11
+	VPUNPCKLWD   Y6, Y2, Y12
+	VPUNPCKHWD   Y6, Y2, Y13
+	VPUNPCKLWD   Y7, Y3, Y14
+	VPUNPCKHWD   Y7, Y3, Y15
+	VPUNPCKLWD   Y12, Y8, Y16
+	VPUNPCKHWD   Y12, Y8, Y8
+	VPUNPCKLWD   Y13, Y9, Y12
+	VPUNPCKHWD   Y13, Y9, Y9
+	VPUNPCKLWD   Y14, Y10, Y13
+	VPUNPCKHWD   Y14, Y10, Y10
+	VPUNPCKLWD   Y15, Y11, Y14
+	VPUNPCKHWD   Y15, Y11, Y11
+	VPUNPCKLWD   Y13, Y16, Y15
+	VPUNPCKHWD   Y13, Y16, Y13
+	VPUNPCKLWD   Y10, Y8, Y16
+	VPUNPCKHWD   Y10, Y8, Y8
+	VPUNPCKLWD   Y14, Y12, Y10
+	VPUNPCKHWD   Y14, Y12, Y12
+	VPUNPCKLWD   Y11, Y9, Y14
+	VPUNPCKHWD   Y11, Y9, Y9
+	MOVQ         R8, R10
+	VCVTPH2PS    Y15, Z11
+	VMOVUPS      Z11, (R10)
+	ADDQ         CX, R10
+	VCVTPH2PS    Y13, Z11
+	VMOVUPS      Z11, (R10)
+	ADDQ         CX, R10
+	VCVTPH2PS    Y16, Z11
+	VMOVUPS      Z11, (R10)
+	ADDQ         CX, R10
+	VCVTPH2PS    Y8, Z8
+	VMOVUPS      Z8, (R10)
+	ADDQ         CX, R10
+	VCVTPH2PS    Y10, Z8
+	VMOVUPS      Z8, (R10)
+	ADDQ         CX, R10
+	VCVTPH2PS    Y12, Z8
+	VMOVUPS      Z8, (R10)
+	ADDQ         CX, R10
+	VCVTPH2PS    Y14, Z8
+	VMOVUPS      Z8, (R10)
+	ADDQ         CX, R10
+	VCVTPH2PS    Y9, Z8
+	VMOVUPS      Z8, (R10)
+	ADDQ         CX, R10
+	SUBQ         $0x00000008, R9
+	JLE          done583
+	MOVQ         $0x00000008, R11
+	MOVQ         R9, R10
+	CMPQ         R9, R11
+	CMOVQGT      R11, R10
+	CMOVQLT      R11, R9
+	LEAQ         (DI)(R10*2), DI
+	IMULQ        CX, R10
+	ADDQ         R10, R8
+	JMP          columns582
+
+done583:
+	IMUL3Q $0x00000010, SI, DI
+	ADDQ   DI, DX
+	ADDQ   $0x00000040, AX
+	SUBQ   $0x00000010, BX
+	JMP    rows579
+
+rest580:
+	TESTQ BX, BX
+	JZ    end581
+	LEAQ  wordMasks<>+0(SB), DI
+	KMOVW (DI)(BX*2), K1
+	MOVQ  cols+32(FP), DI
+	MOVQ  AX, AX
+
+columns584:
+	MOVQ         DX, R8
+	VMOVUPS      (R8), X17
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000001
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X18
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000002
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X19
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000003
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X20
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000004
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X21
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000005
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X22
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000006
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X23
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000007
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X24
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000008
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Y17, Y17
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000009
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Y18, Y18
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000a
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Y19, Y19
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000b
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Y20, Y20
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000c
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Y21, Y21
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000d
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Y22, Y22
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000e
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Y23, Y23
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000f
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Y24, Y24
+	VPUNPCKLWD   Y21, Y17, Y0
+	VPUNPCKHWD   Y21, Y17, Y1
+	VPUNPCKLWD   Y22, Y18, Y2
+	VPUNPCKHWD   Y22, Y18, Y3
+	VPUNPCKLWD   Y23, Y19, Y4
+	VPUNPCKHWD   Y23, Y19, Y5
+	VPUNPCKLWD   Y24, Y20, Y6
+	VPUNPCKHWD   Y24, Y20, Y7
+	VPUNPCKLWD   Y4, Y0, Y8
+	VPUNPCKHWD   Y4, Y0, Y0
+	VPUNPCKLWD   Y5, Y1, Y4
+	VPUNPCKHWD   Y5, Y1, Y1
+	VPUNPCKLWD   Y6, Y2, Y5
+	VPUNPCKHWD   Y6, Y2, Y2
+	VPUNPCKLWD   Y7, Y3, Y6
+	VPUNPCKHWD   Y7, Y3, Y3
+	VPUNPCKLWD   Y5, Y8, Y7
+	VPUNPCKHWD   Y5, Y8, Y5
+	VPUNPCKLWD   Y2, Y0, Y8
+	VPUNPCKHWD   Y2, Y0, Y0
+	VPUNPCKLWD   Y6, Y4, Y2
+	VPUNPCKHWD   Y6, Y4, Y4
+	VPUNPCKLWD   Y3, Y1, Y6
+	VPUNPCKHWD   Y3, Y1, Y1
+	MOVQ         AX, R8
+	VCVTPH2PS    Y7, Z3
+	VMOVUPS      Z3, K1, (R8)
+	ADDQ         CX, R8
+	VCVTPH2PS    Y5, Z3
+	VMOVUPS      Z3, K1, (R8)
+	ADDQ         CX, R8
+	VCVTPH2PS    Y8, Z3
+	VMOVUPS      Z3, K1, (R8)
+	ADDQ         CX, R8
+	VCVTPH2PS    Y0, Z0
+	VMOVUPS      Z0, K1, (R8)
+	ADDQ         CX, R8
+	VCVTPH2PS    Y2, Z0
+	VMOVUPS      Z0, K1, (R8)
+	ADDQ         CX, R8
+	VCVTPH2PS    Y4, Z0
+	VMOVUPS      Z0, K1, (R8)
+	ADDQ         CX, R8
+	VCVTPH2PS    Y6, Z0
+	VMOVUPS      Z0, K1, (R8)
+	ADDQ         CX, R8
+	VCVTPH2PS    Y1, Z0
+	VMOVUPS      Z0, K1, (R8)
+	ADDQ         CX, R8
+	SUBQ         $0x00000008, DI
+	JLE          done585
+	MOVQ         $0x00000008, R9
+	MOVQ         DI, R8
+	CMPQ         DI, R9
+	CMOVQGT      R9, R8
+	CMOVQLT      R9, DI
+	LEAQ         (DX)(R8*2), DX
+	IMULQ        CX, R8
+	ADDQ         R8, AX
+	JMP          columns584
+
+done585:
+end581:
+	VZEROUPPER
+	RET
+
+// func transposeI8AVX512(dst *float32, ld int, src *byte, scales *float32, rows int, cols int)
+// Requires: AVX, AVX2, AVX512F, AVX512VL, CMOV
+TEXT ·transposeI8AVX512(SB), NOSPLIT, $0-48
+	// dst[c,j] = src[j,c]
+	MOVQ dst+0(FP), AX
+	MOVQ ld+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ rows+32(FP), BX
+	MOVQ cols+40(FP), SI
+	SHLQ $0x00, SI
+	MOVQ scales+24(FP), DI
+
+rows586:
+	CMPQ    BX, $0x00000010
+	JL      rest587
+	VMOVUPS (DI), Z0
+	MOVQ    cols+40(FP), R10
+	MOVQ    DX, R8
+	MOVQ    AX, R9
+
+columns589:
+	MOVQ         R8, R11
+	VPMOVSXBW    (R11), X1
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X2
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X3
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X4
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X5
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X6
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X7
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X8
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X9
+	VINSERTF32X4 $0x01, X9, Y1, Y1
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X9
+	VINSERTF32X4 $0x01, X9, Y2, Y2
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X9
+	VINSERTF32X4 $0x01, X9, Y3, Y3
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X9
+	VINSERTF32X4 $0x01, X9, Y4, Y4
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X9
+	VINSERTF32X4 $0x01, X9, Y5, Y5
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X9
+	VINSERTF32X4 $0x01, X9, Y6, Y6
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X9
+	VINSERTF32X4 $0x01, X9, Y7, Y7
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X9
+	VINSERTF32X4 $0x01, X9, Y8, Y8
+	VPUNPCKLWD   Y5, Y1, Y9
+	VPUNPCKHWD   Y5, Y1, Y10
+	VPUNPCKLWD   Y6, Y2, Y11
+	VPUNPCKHWD   Y6, Y2, Y12
+	VPUNPCKLWD   Y7, Y3, Y13
+	VPUNPCKHWD   Y7, Y3, Y14
+	VPUNPCKLWD   Y8, Y4, Y15
+	VPUNPCKHWD   Y8, Y4, Y16
+	VPUNPCKLWD   Y13, Y9, Y17
+	VPUNPCKHWD   Y13, Y9, Y9
+	VPUNPCKLWD   Y14, Y10, Y13
+	VPUNPCKHWD   Y14, Y10, Y10
+	VPUNPCKLWD   Y15, Y11, Y14
+	VPUNPCKHWD   Y15, Y11, Y11
+	VPUNPCKLWD   Y16, Y12, Y15
+	VPUNPCKHWD   Y16, Y12, Y12
+	VPUNPCKLWD   Y14, Y17, Y16
+	VPUNPCKHWD   Y14, Y17, Y14
+	VPUNPCKLWD   Y11, Y9, Y17
+	VPUNPCKHWD   Y11, Y9, Y9
+	VPUNPCKLWD   Y15, Y13, Y11
+	VPUNPCKHWD   Y15, Y13, Y13
+	VPUNPCKLWD   Y12, Y10, Y15
+	VPUNPCKHWD   Y12, Y10, Y10
+	MOVQ         R9, R11
+	VPMOVSXWD    Y16, Z12
+	VCVTDQ2PS    Z12, Z12
+	VMULPS       Z0, Z12, Z12
+	VMOVUPS      Z12, (R11)
+	ADDQ         CX, R11
+	VPMOVSXWD    Y14, Z12
+	VCVTDQ2PS    Z12, Z12
+	VMULPS       Z0, Z12, Z12
+	VMOVUPS      Z12, (R11)
+	ADDQ         CX, R11
+	VPMOVSXWD    Y17, Z12
+	VCVTDQ2PS    Z12, Z12
+	VMULPS       Z0, Z12, Z12
+	VMOVUPS      Z12, (R11)
+	ADDQ         CX, R11
+	VPMOVSXWD    Y9, Z9
+	VCVTDQ2PS    Z9, Z9
+	VMULPS       Z0, Z9, Z9
+	VMOVUPS      Z9, (R11)
+	ADDQ         CX, R11
+	VPMOVSXWD    Y11, Z9
+	VCVTDQ2PS    Z9, Z9
+	VMULPS       Z0, Z9, Z9
+	VMOVUPS      Z9, (R11)
+	ADDQ         CX, R11
+	VPMOVSXWD    Y13, Z9
+	VCVTDQ2PS    Z9, Z9
+	VMULPS       Z0, Z9, Z9
+	VMOVUPS      Z9, (R11)
+	ADDQ         CX, R11
+	VPMOVSXWD    Y15, Z9
+	VCVTDQ2PS    Z9, Z9
+	VMULPS       Z0, Z9, Z9
+	VMOVUPS      Z9, (R11)
+	ADDQ         CX, R11
+	VPMOVSXWD    Y10, Z9
+	VCVTDQ2PS    Z9, Z9
+	VMULPS       Z0, Z9, Z9
+	VMOVUPS      Z9, (R11)
+	ADDQ         CX, R11
+	SUBQ         $0x00000008, R10
+	JLE          done590
+	MOVQ         $0x00000008, R12
+	MOVQ         R10, R11
+	CMPQ         R10, R12
+	CMOVQGT      R12, R11
+	CMOVQLT      R12, R10
+	LEAQ         (R8)(R11*1), R8
+	IMULQ        CX, R11
+	ADDQ         R11, R9
+	JMP          columns589
+
+done590:
+	IMUL3Q $0x00000010, SI, R8
+	ADDQ   R8, DX
+	ADDQ   $0x00000040, AX
+	ADDQ   $0x00000040, DI
+	SUBQ   $0x00000010, BX
+	JMP    rows586
+
+rest587:
+	TESTQ     BX, BX
+	JZ        end588
+	LEAQ      wordMasks<>+0(SB), R8
+	KMOVW     (R8)(BX*2), K1
+	VMOVUPS.Z (DI), K1, Z0
+	MOVQ      cols+40(FP), DI
+	MOVQ      AX, AX
+
+columns591:
+	MOVQ         DX, R8
+	VPMOVSXBW    (R8), X18
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000001
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X19
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000002
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X20
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000003
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X21
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000004
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X22
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000005
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X23
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000006
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X24
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000007
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X25
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000008
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X1
+	VINSERTF32X4 $0x01, X1, Y18, Y18
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000009
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X1
+	VINSERTF32X4 $0x01, X1, Y19, Y19
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000a
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X1
+	VINSERTF32X4 $0x01, X1, Y20, Y20
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000b
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X1
+	VINSERTF32X4 $0x01, X1, Y21, Y21
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000c
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X1
+	VINSERTF32X4 $0x01, X1, Y22, Y22
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000d
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X1
+	VINSERTF32X4 $0x01, X1, Y23, Y23
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000e
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X1
+	VINSERTF32X4 $0x01, X1, Y24, Y24
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000f
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X1
+	VINSERTF32X4 $0x01, X1, Y25, Y25
+	VPUNPCKLWD   Y22, Y18, Y1
+	VPUNPCKHWD   Y22, Y18, Y2
+	VPUNPCKLWD   Y23, Y19, Y3
+	VPUNPCKHWD   Y23, Y19, Y4
+	VPUNPCKLWD   Y24, Y20, Y5
+	VPUNPCKHWD   Y24, Y20, Y6
+	VPUNPCKLWD   Y25, Y21, Y7
+	VPUNPCKHWD   Y25, Y21, Y8
+	VPUNPCKLWD   Y5, Y1, Y9
+	VPUNPCKHWD   Y5, Y1, Y1
+	VPUNPCKLWD   Y6, Y2, Y5
+	VPUNPCKHWD   Y6, Y2, Y2
+	VPUNPCKLWD   Y7, Y3, Y6
+	VPUNPCKHWD   Y7, Y3, Y3
+	VPUNPCKLWD   Y8, Y4, Y7
+	VPUNPCKHWD   Y8, Y4, Y4
+	VPUNPCKLWD   Y6, Y9, Y8
+	VPUNPCKHWD   Y6, Y9, Y6
+	VPUNPCKLWD   Y3, Y1, Y9
+	VPUNPCKHWD   Y3, Y1, Y1
+	VPUNPCKLWD   Y7, Y5, Y3
+	VPUNPCKHWD   Y7, Y5, Y5
+	VPUNPCKLWD   Y4, Y2, Y7
+	VPUNPCKHWD   Y4, Y2, Y2
+	MOVQ         AX, R8
+	VPMOVSXWD    Y8, Z4
+	VCVTDQ2PS    Z4, Z4
+	VMULPS       Z0, Z4, Z4
+	VMOVUPS      Z4, K1, (R8)
+	ADDQ         CX, R8
+	VPMOVSXWD    Y6, Z4
+	VCVTDQ2PS    Z4, Z4
+	VMULPS       Z0, Z4, Z4
+	VMOVUPS      Z4, K1, (R8)
+	ADDQ         CX, R8
+	VPMOVSXWD    Y9, Z4
+	VCVTDQ2PS    Z4, Z4
+	VMULPS       Z0, Z4, Z4
+	VMOVUPS      Z4, K1, (R8)
+	ADDQ         CX, R8
+	VPMOVSXWD    Y1, Z1
+	VCVTDQ2PS    Z1, Z1
+	VMULPS       Z0, Z1, Z1
+	VMOVUPS      Z1, K1, (R8)
+	ADDQ         CX, R8
+	VPMOVSXWD    Y3, Z1
+	VCVTDQ2PS    Z1, Z1
+	VMULPS       Z0, Z1, Z1
+	VMOVUPS      Z1, K1, (R8)
+	ADDQ         CX, R8
+	VPMOVSXWD    Y5, Z1
+	VCVTDQ2PS    Z1, Z1
+	VMULPS       Z0, Z1, Z1
+	VMOVUPS      Z1, K1, (R8)
+	ADDQ         CX, R8
+	VPMOVSXWD    Y7, Z1
+	VCVTDQ2PS    Z1, Z1
+	VMULPS       Z0, Z1, Z1
+	VMOVUPS      Z1, K1, (R8)
+	ADDQ         CX, R8
+	VPMOVSXWD    Y2, Z1
+	VCVTDQ2PS    Z1, Z1
+	VMULPS       Z0, Z1, Z1
+	VMOVUPS      Z1, K1, (R8)
+	ADDQ         CX, R8
+	SUBQ         $0x00000008, DI
+	JLE          done592
+	MOVQ         $0x00000008, R9
+	MOVQ         DI, R8
+	CMPQ         DI, R9
+	CMOVQGT      R9, R8
+	CMOVQLT      R9, DI
+	LEAQ         (DX)(R8*1), DX
+	IMULQ        CX, R8
+	ADDQ         R8, AX
+	JMP          columns591
+
+done592:
+end588:
+	VZEROUPPER
+	RET
+
+// func widenQ8AVX512(dst *float32, src *byte, scales *float32, rows int, cols int)
+// Requires: AVX, AVX512F
+TEXT ·widenQ8AVX512(SB), NOSPLIT, $0-40
+	// dst[j,c] = scales[j]*src[j,c]
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ scales+16(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ cols+32(FP), SI
+
+row593:
+	VBROADCASTSS (DX), Z0
+	MOVQ         SI, DI
+
+columns594:
+	CMPQ      DI, $0x00000010
+	JL        last595
+	VPMOVSXBD (CX), Z1
+	VCVTDQ2PS Z1, Z1
+	VMULPS    Z0, Z1, Z1
+	VMOVUPS   Z1, (AX)
+	ADDQ      $0x00000010, CX
+	ADDQ      $0x00000040, AX
+	SUBQ      $0x00000010, DI
+	JMP       columns594
+
+last595:
+	TESTQ     DI, DI
+	JZ        next596
+	SUBQ      $0x00000010, DI
+	ADDQ      DI, CX
+	LEAQ      (AX)(DI*4), AX
+	VPMOVSXBD (CX), Z1
+	VCVTDQ2PS Z1, Z1
+	VMULPS    Z0, Z1, Z1
+	VMOVUPS   Z1, (AX)
+	ADDQ      $0x00000010, CX
+	ADDQ      $0x00000040, AX
+
+next596:
+	ADDQ $0x00000004, DX
+	DECQ BX
+	JNZ  row593
+	VZEROUPPER
+	RET
+
+// func penaliseTileAVX512(s *float32, lds int, n int, low *float32, level *float32, field *float32, slope float32, rowMax *float32, count int) float32
+// Requires: AVX, AVX512F, AVX512VL, SSE
+TEXT ·penaliseTileAVX512(SB), NOSPLIT, $0-76
+	// penalise for n rows, the maximum of each row, and the least penalty of the first
+	MOVQ         s+0(FP), AX
+	MOVQ         lds+8(FP), CX
+	MOVQ         low+24(FP), DX
+	MOVQ         level+32(FP), BX
+	MOVQ         count+64(FP), SI
+	MOVSS        slope+48(FP), X0
+	VBROADCASTSS X0, Z0
+	VMOVUPS      infinity<>+0(SB), Z1
+
+strip597:
+	CMPQ         SI, $0x00000040
+	JL           narrower598
+	MOVQ         field+40(FP), DI
+	VBROADCASTSS (DI), Z2
+	VMOVUPS      (DX), Z3
+	VMOVUPS      (BX), Z4
+	VMINPS       Z3, Z2, Z5
+	VSUBPS       Z5, Z4, Z5
+	VMAXPS       zero<>+0(SB), Z5, Z5
+	VMINPS       largest<>+0(SB), Z5, Z5
+	VMULPS       Z0, Z5, Z5
+	VCMPPS       $0x00, infinity<>+0(SB), Z4, K1
+	VBLENDMPS    infinity<>+0(SB), Z5, K1, Z5
+	VMINPS       Z1, Z5, Z1
+	VMOVUPS      64(DX), Z5
+	VMOVUPS      64(BX), Z6
+	VMINPS       Z5, Z2, Z7
+	VSUBPS       Z7, Z6, Z7
+	VMAXPS       zero<>+0(SB), Z7, Z7
+	VMINPS       largest<>+0(SB), Z7, Z7
+	VMULPS       Z0, Z7, Z7
+	VCMPPS       $0x00, infinity<>+0(SB), Z6, K1
+	VBLENDMPS    infinity<>+0(SB), Z7, K1, Z7
+	VMINPS       Z1, Z7, Z1
+	VMOVUPS      128(DX), Z7
+	VMOVUPS      128(BX), Z8
+	VMINPS       Z7, Z2, Z9
+	VSUBPS       Z9, Z8, Z9
+	VMAXPS       zero<>+0(SB), Z9, Z9
+	VMINPS       largest<>+0(SB), Z9, Z9
+	VMULPS       Z0, Z9, Z9
+	VCMPPS       $0x00, infinity<>+0(SB), Z8, K1
+	VBLENDMPS    infinity<>+0(SB), Z9, K1, Z9
+	VMINPS       Z1, Z9, Z1
+	VMOVUPS      192(DX), Z9
+	VMOVUPS      192(BX), Z10
+	VMINPS       Z9, Z2, Z2
+	VSUBPS       Z2, Z10, Z2
+	VMAXPS       zero<>+0(SB), Z2, Z2
+	VMINPS       largest<>+0(SB), Z2, Z2
+	VMULPS       Z0, Z2, Z2
+	VCMPPS       $0x00, infinity<>+0(SB), Z10, K1
+	VBLENDMPS    infinity<>+0(SB), Z2, K1, Z2
+	VMINPS       Z1, Z2, Z1
+	MOVQ         n+16(FP), R9
+	MOVQ         rowMax+56(FP), R10
+	MOVQ         AX, R8
+
+row599:
+	VBROADCASTSS  (DI), Z2
+	VMOVUPS       negInfinity<>+0(SB), Z11
+	VMINPS        Z3, Z2, Z3
+	VSUBPS        Z3, Z4, Z12
+	VMAXPS        zero<>+0(SB), Z12, Z12
+	VMINPS        largest<>+0(SB), Z12, Z12
+	VMULPS        Z0, Z12, Z12
+	VMOVUPS       (R8), Z13
+	VSUBPS        Z12, Z13, Z13
+	VCMPPS        $0x00, infinity<>+0(SB), Z4, K1
+	VBLENDMPS     negInfinity<>+0(SB), Z13, K1, Z13
+	VMOVUPS       Z13, (R8)
+	VMAXPS        Z11, Z13, Z11
+	VMINPS        Z5, Z2, Z5
+	VSUBPS        Z5, Z6, Z12
+	VMAXPS        zero<>+0(SB), Z12, Z12
+	VMINPS        largest<>+0(SB), Z12, Z12
+	VMULPS        Z0, Z12, Z12
+	VMOVUPS       64(R8), Z13
+	VSUBPS        Z12, Z13, Z13
+	VCMPPS        $0x00, infinity<>+0(SB), Z6, K1
+	VBLENDMPS     negInfinity<>+0(SB), Z13, K1, Z13
+	VMOVUPS       Z13, 64(R8)
+	VMAXPS        Z11, Z13, Z11
+	VMINPS        Z7, Z2, Z7
+	VSUBPS        Z7, Z8, Z12
+	VMAXPS        zero<>+0(SB), Z12, Z12
+	VMINPS        largest<>+0(SB), Z12, Z12
+	VMULPS        Z0, Z12, Z12
+	VMOVUPS       128(R8), Z13
+	VSUBPS        Z12, Z13, Z13
+	VCMPPS        $0x00, infinity<>+0(SB), Z8, K1
+	VBLENDMPS     negInfinity<>+0(SB), Z13, K1, Z13
+	VMOVUPS       Z13, 128(R8)
+	VMAXPS        Z11, Z13, Z11
+	VMINPS        Z9, Z2, Z9
+	VSUBPS        Z9, Z10, Z2
+	VMAXPS        zero<>+0(SB), Z2, Z2
+	VMINPS        largest<>+0(SB), Z2, Z2
+	VMULPS        Z0, Z2, Z2
+	VMOVUPS       192(R8), Z12
+	VSUBPS        Z2, Z12, Z12
+	VCMPPS        $0x00, infinity<>+0(SB), Z10, K1
+	VBLENDMPS     negInfinity<>+0(SB), Z12, K1, Z12
+	VMOVUPS       Z12, 192(R8)
+	VMAXPS        Z11, Z12, Z11
+	VEXTRACTF64X4 $0x01, Z11, Y2
+	VMAXPS        Y11, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X11
+	VMAXPS        X2, X11, X11
+	VPERMILPS     $0x4e, X11, X2
+	VMAXPS        X2, X11, X11
+	VPERMILPS     $0xb1, X11, X2
+	VMAXPS        X2, X11, X11
+	VMAXSS        (R10), X11, X11
+	VMOVSS        X11, (R10)
+	ADDQ          CX, R8
+	ADDQ          $0x00000004, DI
+	ADDQ          $0x00000004, R10
+	DECQ          R9
+	JNZ           row599
+	VMOVUPS       Z3, (DX)
+	VMOVUPS       Z5, 64(DX)
+	VMOVUPS       Z7, 128(DX)
+	VMOVUPS       Z9, 192(DX)
+	ADDQ          $0x00000100, AX
+	ADDQ          $0x00000100, DX
+	ADDQ          $0x00000100, BX
+	SUBQ          $0x00000040, SI
+	JMP           strip597
+
+narrower598:
+strip600:
+	CMPQ         SI, $0x00000010
+	JL           narrower601
+	MOVQ         field+40(FP), DI
+	VBROADCASTSS (DI), Z2
+	VMOVUPS      (DX), Z3
+	VMOVUPS      (BX), Z4
+	VMINPS       Z3, Z2, Z2
+	VSUBPS       Z2, Z4, Z2
+	VMAXPS       zero<>+0(SB), Z2, Z2
+	VMINPS       largest<>+0(SB), Z2, Z2
+	VMULPS       Z0, Z2, Z2
+	VCMPPS       $0x00, infinity<>+0(SB), Z4, K1
+	VBLENDMPS    infinity<>+0(SB), Z2, K1, Z2
+	VMINPS       Z1, Z2, Z1
+	MOVQ         n+16(FP), R9
+	MOVQ         rowMax+56(FP), R10
+	MOVQ         AX, R8
+
+row602:
+	VBROADCASTSS  (DI), Z2
+	VMOVUPS       negInfinity<>+0(SB), Z5
+	VMINPS        Z3, Z2, Z3
+	VSUBPS        Z3, Z4, Z2
+	VMAXPS        zero<>+0(SB), Z2, Z2
+	VMINPS        largest<>+0(SB), Z2, Z2
+	VMULPS        Z0, Z2, Z2
+	VMOVUPS       (R8), Z6
+	VSUBPS        Z2, Z6, Z6
+	VCMPPS        $0x00, infinity<>+0(SB), Z4, K1
+	VBLENDMPS     negInfinity<>+0(SB), Z6, K1, Z6
+	VMOVUPS       Z6, (R8)
+	VMAXPS        Z5, Z6, Z5
+	VEXTRACTF64X4 $0x01, Z5, Y2
+	VMAXPS        Y5, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X5
+	VMAXPS        X2, X5, X5
+	VPERMILPS     $0x4e, X5, X2
+	VMAXPS        X2, X5, X5
+	VPERMILPS     $0xb1, X5, X2
+	VMAXPS        X2, X5, X5
+	VMAXSS        (R10), X5, X5
+	VMOVSS        X5, (R10)
+	ADDQ          CX, R8
+	ADDQ          $0x00000004, DI
+	ADDQ          $0x00000004, R10
+	DECQ          R9
+	JNZ           row602
+	VMOVUPS       Z3, (DX)
+	ADDQ          $0x00000040, AX
+	ADDQ          $0x00000040, DX
+	ADDQ          $0x00000040, BX
+	SUBQ          $0x00000010, SI
+	JMP           strip600
+
+narrower601:
+	TESTQ        SI, SI
+	JZ           done603
+	LEAQ         wordMasks<>+0(SB), DI
+	KMOVW        (DI)(SI*2), K1
+	MOVQ         field+40(FP), SI
+	VBROADCASTSS (SI), Z2
+	VMOVUPS.Z    (DX), K1, Z3
+	VMOVUPS.Z    (BX), K1, Z4
+	VMOVUPS      infinity<>+0(SB), Z5
+	VBLENDMPS    Z4, Z5, K1, Z4
+	VMINPS       Z3, Z2, Z2
+	VSUBPS       Z2, Z4, Z2
+	VMAXPS       zero<>+0(SB), Z2, Z2
+	VMINPS       largest<>+0(SB), Z2, Z2
+	VMULPS       Z0, Z2, Z2
+	VCMPPS       $0x00, infinity<>+0(SB), Z4, K2
+	VBLENDMPS    infinity<>+0(SB), Z2, K2, Z2
+	VMINPS       Z1, Z2, Z1
+	MOVQ         n+16(FP), BX
+	MOVQ         rowMax+56(FP), DI
+
+row604:
+	VBROADCASTSS  (SI), Z2
+	VMOVUPS       negInfinity<>+0(SB), Z5
+	VMINPS        Z3, Z2, Z3
+	VSUBPS        Z3, Z4, Z2
+	VMAXPS        zero<>+0(SB), Z2, Z2
+	VMINPS        largest<>+0(SB), Z2, Z2
+	VMULPS        Z0, Z2, Z2
+	VMOVUPS.Z     (AX), K1, Z6
+	VSUBPS        Z2, Z6, Z6
+	VCMPPS        $0x00, infinity<>+0(SB), Z4, K2
+	VBLENDMPS     negInfinity<>+0(SB), Z6, K2, Z6
+	VMOVUPS       Z6, K1, (AX)
+	VMAXPS        Z5, Z6, Z5
+	VEXTRACTF64X4 $0x01, Z5, Y2
+	VMAXPS        Y5, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X5
+	VMAXPS        X2, X5, X5
+	VPERMILPS     $0x4e, X5, X2
+	VMAXPS        X2, X5, X5
+	VPERMILPS     $0xb1, X5, X2
+	VMAXPS        X2, X5, X5
+	VMAXSS        (DI), X5, X5
+	VMOVSS        X5, (DI)
+	ADDQ          CX, AX
+	ADDQ          $0x00000004, SI
+	ADDQ          $0x00000004, DI
+	DECQ          BX
+	JNZ           row604
+	VMOVUPS       Z3, K1, (DX)
+
+done603:
+	VPXORD        signBit<>+0(SB), Z1, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VMAXPS        Y0, Y1, Y1
+	VEXTRACTF32X4 $0x01, Y1, X0
+	VMAXPS        X1, X0, X0
+	VPERMILPS     $0x4e, X0, X1
+	VMAXPS        X1, X0, X0
+	VPERMILPS     $0xb1, X0, X1
+	VMAXPS        X1, X0, X0
+	VXORPS        signBit<>+0(SB), X0, X0
+	MOVSS         X0, ret+72(FP)
+	VZEROUPPER
+	RET
+
+// func expSumTileAVX512(s *float32, lds int, n int, width int, max *float32, sum *float32)
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL
+TEXT ·expSumTileAVX512(SB), NOSPLIT, $0-48
+	// s[t] = exp(s[t]-max[t]); sum[t] += their sum
+	MOVQ  s+0(FP), AX
+	MOVQ  n+16(FP), CX
+	MOVQ  max+32(FP), DX
+	MOVQ  sum+40(FP), BX
+	MOVQ  width+24(FP), SI
+	ANDQ  $+15, SI
+	LEAQ  wordMasks<>+0(SB), DI
+	KMOVW (DI)(SI*2), K1
+
+row605:
+	VXORPS       Z1, Z1, Z1
+	VBROADCASTSS (DX), Z0
+	VCMPPS       $0x00, negInfinity<>+0(SB), Z0, K2
+	VBLENDMPS    infinity<>+0(SB), Z0, K2, Z0
+	MOVQ         width+24(FP), R8
+	MOVQ         AX, DI
+
+loop606:
+	CMPQ         R8, $0x00000010
+	JL           rest607
+	VMOVUPS      (DI), Z2
+	VXORPS       Z3, Z3, Z3
+	VSUBPS       Z0, Z2, Z2
+	VMOVUPS      expLow<>+0(SB), Z3
+	VMAXPS       Z2, Z3, Z3
+	VMOVUPS      expHigh<>+0(SB), Z5
+	VMINPS       Z3, Z5, Z5
+	VMULPS       log2e<>+0(SB), Z5, Z4
+	VRNDSCALEPS  $0x00, Z4, Z4
+	VFNMADD231PS ln2High<>+0(SB), Z4, Z5
+	VFNMADD231PS ln2Low<>+0(SB), Z4, Z5
+	VMOVUPS      expC0<>+0(SB), Z6
+	VFMADD213PS  expC1<>+0(SB), Z5, Z6
+	VFMADD213PS  expC2<>+0(SB), Z5, Z6
+	VFMADD213PS  expC3<>+0(SB), Z5, Z6
+	VFMADD213PS  expC4<>+0(SB), Z5, Z6
+	VFMADD213PS  expC5<>+0(SB), Z5, Z6
+	VMULPS       Z5, Z5, Z3
+	VFMADD213PS  Z5, Z3, Z6
+	VADDPS       one<>+0(SB), Z6, Z6
+	VSCALEFPS    Z4, Z6, Z6
+	VCMPPS       $0x05, expLow<>+0(SB), Z2, K2
+	VMOVAPS.Z    Z6, K2, Z6
+	VMOVUPS      Z6, (DI)
+	VADDPS       Z6, Z1, Z1
+	ADDQ         $0x00000040, DI
+	SUBQ         $0x00000010, R8
+	JMP          loop606
+
+rest607:
+	TESTQ        SI, SI
+	JZ           sum608
+	VMOVUPS.Z    (DI), K1, Z2
+	VXORPS       Z3, Z3, Z3
+	VSUBPS       Z0, Z2, Z2
+	VMOVUPS      expLow<>+0(SB), Z0
+	VMAXPS       Z2, Z0, Z0
+	VMOVUPS      expHigh<>+0(SB), Z5
+	VMINPS       Z0, Z5, Z5
+	VMULPS       log2e<>+0(SB), Z5, Z4
+	VRNDSCALEPS  $0x00, Z4, Z4
+	VFNMADD231PS ln2High<>+0(SB), Z4, Z5
+	VFNMADD231PS ln2Low<>+0(SB), Z4, Z5
+	VMOVUPS      expC0<>+0(SB), Z6
+	VFMADD213PS  expC1<>+0(SB), Z5, Z6
+	VFMADD213PS  expC2<>+0(SB), Z5, Z6
+	VFMADD213PS  expC3<>+0(SB), Z5, Z6
+	VFMADD213PS  expC4<>+0(SB), Z5, Z6
+	VFMADD213PS  expC5<>+0(SB), Z5, Z6
+	VMULPS       Z5, Z5, Z0
+	VFMADD213PS  Z5, Z0, Z6
+	VADDPS       one<>+0(SB), Z6, Z6
+	VSCALEFPS    Z4, Z6, Z6
+	VCMPPS       $0x05, expLow<>+0(SB), Z2, K2
+	VMOVAPS.Z    Z6, K2, Z6
+	VBLENDMPS    Z6, Z3, K1, Z6
+	VMOVUPS      Z6, K1, (DI)
+	VADDPS       Z6, Z1, Z1
+
+sum608:
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y1, Y0, Y0
+	VSHUFPS       $0xdd, Y0, Y0, Y1
+	VSHUFPS       $0x88, Y0, Y0, Y0
+	VADDPS        Y1, Y0, Y0
+	VSHUFPS       $0xdd, Y0, Y0, Y1
+	VSHUFPS       $0x88, Y0, Y0, Y0
+	VADDPS        Y1, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
+	VADDSS        (BX), X1, X1
+	VMOVSS        X1, (BX)
+	MOVQ          lds+8(FP), DI
+	ADDQ          DI, AX
+	ADDQ          $0x00000004, DX
+	ADDQ          $0x00000004, BX
+	DECQ          CX
+	JNZ           row605
 	VZEROUPPER
 	RET

@@ -697,6 +697,10 @@ func TestNoAllocation(t *testing.T) {
 			AccumulateF16(y[:64], x[:64], k)
 			_ = Penalise(y, x, x, 0, 1)
 			Softmax(y)
+			MulAdd(y, 8, x, 64, 8, x, 8, 16, 8, true)
+			TransposeF16(y, 8, k, 8, 64)
+			_ = PenaliseTile(y, 64, 8, x[:64], x, x, 1, x[64:])
+			ExpSumTile(y, 64, 8, 64, x, x[8:])
 		})
 		if allocations != 0 {
 			t.Errorf("%v allocations", allocations)

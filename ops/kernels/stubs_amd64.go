@@ -84,6 +84,27 @@ func reluAVX2(y *float32, n int)
 func tanhAVX2(y *float32, n int)
 
 //go:noescape
+func mulAddAVX2(y *float32, ldy int, x *float32, ldx int, n int, w *float32, ldw int, k int, width int, add int)
+
+//go:noescape
+func transposeF32AVX2(dst *float32, ld int, src *byte, rows int, cols int)
+
+//go:noescape
+func transposeF16AVX2(dst *float32, ld int, src *byte, rows int, cols int)
+
+//go:noescape
+func transposeI8AVX2(dst *float32, ld int, src *byte, scales *float32, rows int, cols int)
+
+//go:noescape
+func widenQ8AVX2(dst *float32, src *byte, scales *float32, rows int, cols int)
+
+//go:noescape
+func penaliseTileAVX2(s *float32, lds int, n int, low *float32, level *float32, field *float32, slope float32, rowMax *float32, count int) float32
+
+//go:noescape
+func expSumTileAVX2(s *float32, lds int, n int, width int, max *float32, sum *float32)
+
+//go:noescape
 func gemvF32AVX512(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
 
 //go:noescape
@@ -172,3 +193,24 @@ func reluAVX512(y *float32, n int)
 
 //go:noescape
 func tanhAVX512(y *float32, n int)
+
+//go:noescape
+func mulAddAVX512(y *float32, ldy int, x *float32, ldx int, n int, w *float32, ldw int, k int, width int, add int)
+
+//go:noescape
+func transposeF32AVX512(dst *float32, ld int, src *byte, rows int, cols int)
+
+//go:noescape
+func transposeF16AVX512(dst *float32, ld int, src *byte, rows int, cols int)
+
+//go:noescape
+func transposeI8AVX512(dst *float32, ld int, src *byte, scales *float32, rows int, cols int)
+
+//go:noescape
+func widenQ8AVX512(dst *float32, src *byte, scales *float32, rows int, cols int)
+
+//go:noescape
+func penaliseTileAVX512(s *float32, lds int, n int, low *float32, level *float32, field *float32, slope float32, rowMax *float32, count int) float32
+
+//go:noescape
+func expSumTileAVX512(s *float32, lds int, n int, width int, max *float32, sum *float32)

@@ -43,6 +43,7 @@ func main() {
 			v.accumulate(f32)
 			v.accumulate(f16)
 			v.elementwise()
+			v.attention()
 		}
 	case "quant":
 		defineByteOrder()
