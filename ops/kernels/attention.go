@@ -78,3 +78,40 @@ func ExpSumTile(s []float32, lds, n, width int, max, sum []float32) {
 		expSumTile(s[:(n-1)*lds+width], lds, n, width, max[:n], sum[:n])
 	}
 }
+
+// WidenQ8 widens rows of cols bytes with a scale for each row:
+// dst[j*cols+c] = scales[j] * src[j*cols+c].
+func WidenQ8(dst []float32, src []int8, scales []float32, rows, cols int) {
+	if rows > 0 && cols > 0 {
+		widenQ8(dst[:rows*cols], src[:rows*cols], scales[:rows], rows, cols)
+	}
+}
+
+// QuantizeQ8 rounds x to bytes and returns their scale, max|x|/127 in float32:
+// dst[i] is x[i]/scale rounded to the nearest integer, ties to the even one,
+// within +-127. dst is at least as long as x. If x is zero, or so small that the
+// scale is, scale and bytes are 0. If it holds a NaN or an infinity, the scale is
+// one of these and the bytes are 0, so that the product is NaN.
+func QuantizeQ8(dst []int8, x []float32) (scale float32) {
+	dst = dst[:len(x)]
+	scale = magnitude(x) / 127
+	if scale == 0 || !(scale <= math.MaxFloat32) {
+		clear(dst)
+		return scale
+	}
+	roundQ8(dst, x, scale)
+	return scale
+}
+
+// KeyDotsQ8 is [KeyDotsF16] for keys stored as bytes with a scale each:
+// s[j] = scale * scales[j] * q·k[j*d:(j+1)*d]. The query stays float32.
+func KeyDotsQ8(s, q []float32, k []int8, scales []float32, d int, scale float32) {
+	keyDotsQ8(s, q[:d], k[:len(s)*d], scales[:len(s)], scale)
+}
+
+// AccumulateQ8 is [AccumulateF16] for values stored as bytes with a scale each:
+// it adds the sum over j of p[j] * scales[j] * v[j*len(y):(j+1)*len(y)] to y. A
+// value whose p is 0 is not read.
+func AccumulateQ8(y, p []float32, v []int8, scales []float32) {
+	accumulateQ8(y, p, v[:len(p)*len(y)], scales[:len(p)])
+}

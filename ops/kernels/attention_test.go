@@ -3,6 +3,7 @@ package kernels
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/firstpassage/fpa/quant"
@@ -107,10 +108,7 @@ func TestTranspose(t *testing.T) {
 				k16 := halves(values)
 				rounded := make([]float32, len(values))
 				quant.DecodeF16(rounded, k16)
-				bytes, scales := make([]int8, rows*cols), normals(r, rows)
-				for i := range bytes {
-					bytes[i] = int8(r.IntN(256) - 128)
-				}
+				bytes, scales := signed(r, rows*cols), normals(r, rows)
 				for _, test := range []struct {
 					name string
 					run  func(dst []float32)
@@ -285,6 +283,153 @@ func TestExpSumTile(t *testing.T) {
 		ExpSumTile(s, 3, 1, 3, []float32{2}, sum)
 		if s[1] == s[1] || sum[0] == sum[0] {
 			t.Errorf("a NaN is hidden: %v, sum %v", s, sum)
+		}
+	})
+}
+
+// signed returns random bytes, -128 included.
+func signed(r *rand.Rand, n int) []int8 {
+	q := make([]int8, n)
+	for i := range q {
+		q[i] = int8(r.IntN(256) - 128)
+	}
+	return q
+}
+
+func TestWidenQ8(t *testing.T) {
+	eachLevel(t, func(t *testing.T) {
+		r := newRand()
+		for _, cols := range lengths[:23] {
+			for _, rows := range []int{0, 1, 2, 5, 64} {
+				q, scales := signed(r, rows*cols), normals(r, rows)
+				dst, check := guarded(t, make([]float32, rows*cols))
+				WidenQ8(dst, q, scales, rows, cols)
+				check()
+				for i, got := range dst {
+					if want := scales[i/cols] * float32(q[i]); got != want {
+						t.Fatalf("%dx%d: element %d is %v, want %v", rows, cols, i, got, want)
+					}
+				}
+			}
+		}
+	})
+}
+
+func TestQuantizeQ8(t *testing.T) {
+	eachLevel(t, func(t *testing.T) {
+		r := newRand()
+		for _, n := range lengths {
+			for _, size := range []float32{1, 1e-30, 1e30, 2e-44} {
+				x := normals(r, n)
+				most := float32(0)
+				for i := range x {
+					x[i] *= size
+					most = max(most, float32(math.Abs(float64(x[i]))))
+				}
+				const guard = 99
+				all := make([]int8, n+20)
+				for i := range all {
+					all[i] = guard
+				}
+				scale := QuantizeQ8(all[:n+3], x)
+				if scale != most/127 {
+					t.Fatalf("%d of size %g: scale %v, want %v", n, size, scale, most/127)
+				}
+				for i, v := range all[n:] {
+					if v != guard {
+						t.Fatalf("%d: wrote outside, at %d", n, n+i)
+					}
+				}
+				for i, q := range all[:n] {
+					want := 0.0
+					if scale != 0 {
+						want = max(-127, min(math.RoundToEven(float64(x[i]/scale)), 127))
+					}
+					if float64(q) != want {
+						t.Fatalf("%v / %v became %d, want %v", x[i], scale, q, want)
+					}
+				}
+			}
+			// Halves are ties; the scale is 1.
+			ties, q := make([]float32, n), make([]int8, n)
+			for i := range ties {
+				ties[i] = float32(i%254) - 126.5
+			}
+			if n == 0 {
+				continue
+			}
+			ties[n/2] = -127
+			if scale := QuantizeQ8(q, ties); scale != 1 {
+				t.Fatalf("scale %v, want 1", scale)
+			}
+			for i, v := range ties {
+				if float64(q[i]) != math.RoundToEven(float64(v)) {
+					t.Fatalf("%v became %d", v, q[i])
+				}
+			}
+			for _, bad := range []float32{nan, -nan, inf, negInf} {
+				ties[n/3] = bad
+				if scale := QuantizeQ8(q, ties); scale*float32(q[0]) == 0 || scale <= math.MaxFloat32 {
+					t.Fatalf("%v gives scale %v", bad, scale)
+				}
+			}
+		}
+		q := []int8{1, 2, 3}
+		if scale := QuantizeQ8(q, make([]float32, 3)); scale != 0 || q[0] != 0 || q[1] != 0 || q[2] != 0 {
+			t.Errorf("zeros became %v, scale %v", q, scale)
+		}
+	})
+}
+
+func TestKeyDotsQ8(t *testing.T) {
+	eachLevel(t, func(t *testing.T) {
+		r := newRand()
+		for _, d := range []int{0, 1, 3, 7, 8, 15, 16, 24, 33, 64, 80, 100, 128, 257} {
+			for _, n := range []int{0, 1, 2, 3, 4, 5, 7, 8, 9, 64, 65} {
+				q, k, scales := normals(r, d), signed(r, n*d), normals(r, n)
+				s, check := guarded(t, make([]float32, n))
+				KeyDotsQ8(s, q, k, scales, d, 0.3)
+				check()
+				for j := range s {
+					row := make([]float32, d)
+					for c := range row {
+						row[c] = float32(k[j*d+c])
+					}
+					want, size := dot64(q, row)
+					by := float64(float32(0.3)) * float64(scales[j])
+					near(t, fmt.Sprintf("key %d of %d, %d elements", j, n, d), s[j], want*by, size*math.Abs(by), sumTolerance)
+				}
+			}
+		}
+	})
+}
+
+func TestAccumulateQ8(t *testing.T) {
+	eachLevel(t, func(t *testing.T) {
+		r := newRand()
+		for _, d := range []int{0, 1, 3, 7, 8, 15, 16, 24, 33, 64, 80, 96, 100, 128, 129, 257, 320} {
+			for _, n := range []int{0, 1, 2, 5, 64, 65} {
+				p, v, scales, before := normals(r, n), signed(r, n*d), normals(r, n), normals(r, d)
+				for j := range p {
+					if r.IntN(4) == 0 { // a free slot, with anything in it
+						p[j], scales[j] = 0, nan
+					}
+				}
+				y, check := guarded(t, before)
+				AccumulateQ8(y, p, v, scales)
+				check()
+				for c := range y {
+					want, size := float64(before[c]), math.Abs(float64(before[c]))
+					for j, w := range p {
+						if w != 0 {
+							term := float64(w) * float64(scales[j]) * float64(v[j*d+c])
+							want += term
+							size += math.Abs(term)
+						}
+					}
+					near(t, fmt.Sprintf("element %d of %d, %d values", c, d, n), y[c], want, size, 1e-6)
+				}
+			}
 		}
 	})
 }

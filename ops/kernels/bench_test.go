@@ -85,6 +85,32 @@ func BenchmarkAttention(b *testing.B) {
 			}
 		})
 	})
+	k8, scales := signed(r, n*d), normals(r, n)
+	b.Run("KeyDotsQ8", func(b *testing.B) {
+		eachLevelB(b, func(b *testing.B) {
+			b.SetBytes(n * d)
+			for b.Loop() {
+				KeyDotsQ8(p, q, k8, scales, d, 0.125)
+			}
+		})
+	})
+	b.Run("AccumulateQ8", func(b *testing.B) {
+		eachLevelB(b, func(b *testing.B) {
+			b.SetBytes(n * d)
+			for b.Loop() {
+				AccumulateQ8(q, p, k8, scales)
+			}
+		})
+	})
+	b.Run("QuantizeQ8", func(b *testing.B) {
+		x := normals(r, d)
+		eachLevelB(b, func(b *testing.B) {
+			b.SetBytes(4 * d)
+			for b.Loop() {
+				_ = QuantizeQ8(k8, x)
+			}
+		})
+	})
 	b.Run("AccumulateF16", func(b *testing.B) {
 		eachLevelB(b, func(b *testing.B) {
 			b.SetBytes(2 * n * d)
@@ -155,6 +181,7 @@ func BenchmarkTile(b *testing.B) {
 	kT, wide, s := make([]float32, slots*d), make([]float32, slots*d), make([]float32, slots*slots)
 	low, level, field := normals(r, slots), normals(r, slots), normals(r, slots)
 	maxima, sums := make([]float32, slots), make([]float32, slots)
+	v8, scales := signed(r, slots*d), normals(r, slots)
 	logits := func() { MulAdd(s, slots, q, d, slots, kT, slots, d, slots, false) }
 	for _, part := range []struct {
 		name string
@@ -162,6 +189,8 @@ func BenchmarkTile(b *testing.B) {
 	}{
 		{"TransposeF16", func() { TransposeF16(kT, slots, k, slots, d) }},
 		{"DecodeF16", func() { quant.DecodeF16(wide, v) }},
+		{"TransposeQ8", func() { TransposeQ8(kT, slots, v8, scales, slots, d) }},
+		{"WidenQ8", func() { WidenQ8(wide, v8, scales, slots, d) }},
 		{"PenaliseTile", func() { _ = PenaliseTile(s, slots, slots, low, level, field, 0.25, maxima) }},
 		{"ExpSumTile", func() { ExpSumTile(s, slots, slots, slots, maxima, sums) }},
 		{"whole", func() {

@@ -469,3 +469,67 @@ func expSumTile(s []float32, lds, n, width int, max, sum []float32) {
 		expSumTileAVX512(&s[0], 4*lds, n, width, &max[0], &sum[0])
 	}
 }
+
+func widenQ8(dst []float32, src []int8, scales []float32, rows, cols int) {
+	p := (*byte)(unsafe.Pointer(&src[0]))
+	switch {
+	case current == avx512 && cols >= 16:
+		widenQ8AVX512(&dst[0], p, &scales[0], rows, cols)
+	case current != generic && cols >= 8:
+		widenQ8AVX2(&dst[0], p, &scales[0], rows, cols)
+	default:
+		widenQ8Go(dst, src, scales, rows, cols)
+	}
+}
+
+func magnitude(x []float32) float32 {
+	switch {
+	case current == generic || len(x) == 0:
+		return magnitudeGo(x)
+	case current == avx2:
+		return magnitudeAVX2(&x[0], len(x))
+	default:
+		return magnitudeAVX512(&x[0], len(x))
+	}
+}
+
+func roundQ8(dst []int8, x []float32, scale float32) {
+	whole := 0
+	if current != generic {
+		whole = len(x) &^ 15
+	}
+	if whole > 0 {
+		p := (*byte)(unsafe.Pointer(&dst[0]))
+		if current == avx2 {
+			roundQ8AVX2(p, &x[0], scale, whole)
+		} else {
+			roundQ8AVX512(p, &x[0], scale, whole)
+		}
+	}
+	roundQ8Go(dst[whole:], x[whole:], scale)
+}
+
+func keyDotsQ8(s, q []float32, k []int8, scales []float32, scale float32) {
+	if current == generic || len(s) == 0 || len(q) == 0 {
+		keyDotsQ8Go(s, q, k, scales, scale)
+		return
+	}
+	p, d := (*byte)(unsafe.Pointer(&k[0])), len(q)
+	if current == avx2 {
+		gemvI8AVX2(&s[0], p, d, &q[0], d, len(s), scale, ahead)
+	} else {
+		gemvI8AVX512(&s[0], p, d, &q[0], d, len(s), scale, ahead)
+	}
+	mul(s, scales)
+}
+
+func accumulateQ8(y, p []float32, v []int8, scales []float32) {
+	switch {
+	case current == generic || len(y) == 0 || len(p) == 0:
+		accumulateQ8Go(y, p, v, scales)
+	case current == avx2:
+		accumulateI8AVX2(&y[0], &p[0], (*byte)(unsafe.Pointer(&v[0])), &scales[0], len(y), len(p))
+	default:
+		accumulateI8AVX512(&y[0], &p[0], (*byte)(unsafe.Pointer(&v[0])), &scales[0], len(y), len(p))
+	}
+}

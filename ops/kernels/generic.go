@@ -354,3 +354,57 @@ func expSumTileGo(s []float32, lds, n, width int, max, sum []float32) {
 		sum[t] += expSumGo(s[t*lds:t*lds+width], m)
 	}
 }
+
+func widenQ8Go(dst []float32, src []int8, scales []float32, rows, cols int) {
+	for j, scale := range scales[:rows] {
+		row := dst[j*cols : (j+1)*cols]
+		for c, v := range src[j*cols : (j+1)*cols] {
+			row[c] = scale * float32(v)
+		}
+	}
+}
+
+// magnitudeGo compares magnitudes as integers: a NaN is above infinity.
+func magnitudeGo(x []float32) float32 {
+	var most uint32
+	for _, v := range x {
+		most = max(most, math.Float32bits(v)&math.MaxInt32)
+	}
+	return math.Float32frombits(most)
+}
+
+func roundQ8Go(dst []int8, x []float32, scale float32) {
+	for i, v := range x {
+		dst[i] = int8(math.RoundToEven(float64(max(-127, min(v/scale, 127)))))
+	}
+}
+
+func keyDotsQ8Go(s, q []float32, k []int8, scales []float32, scale float32) {
+	d := len(q)
+	for j := range s {
+		row := k[j*d : (j+1)*d]
+		var s0, s1 float32
+		i := 0
+		for ; i+1 < d; i += 2 {
+			s0 += q[i] * float32(row[i])
+			s1 += q[i+1] * float32(row[i+1])
+		}
+		if i < d {
+			s0 += q[i] * float32(row[i])
+		}
+		s[j] = scale * (s0 + s1) * scales[j]
+	}
+}
+
+func accumulateQ8Go(y, p []float32, v []int8, scales []float32) {
+	n := len(y)
+	for j, w := range p {
+		if w == 0 {
+			continue
+		}
+		w *= scales[j]
+		for c, q := range v[j*n : (j+1)*n] {
+			y[c] += w * float32(q)
+		}
+	}
+}

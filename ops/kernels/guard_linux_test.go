@@ -77,6 +77,11 @@ func TestFence(t *testing.T) {
 				AccumulateF32(y, p, k32)
 				KeyDotsF16(p, x, k16, n, 1)
 				KeyDotsF32(p, x, k32, n, 1)
+				k8, scales := fencedOf[int8](t, rows*n), fencedOf[float32](t, rows)
+				AccumulateQ8(y, p, k8, scales)
+				KeyDotsQ8(p, x, k8, scales, n, 1)
+				WidenQ8(k32, k8, scales, rows, n)
+				_ = QuantizeQ8(k8[(rows-1)*n:], y)
 				for _, d := range []quant.DType{quant.F32, quant.F16, quant.BF16, quant.Q8_0, quant.Q4_0, quant.Q4_1} {
 					if n%d.BlockLen() != 0 {
 						continue

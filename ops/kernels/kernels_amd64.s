@@ -1316,6 +1316,251 @@ done30:
 	VZEROUPPER
 	RET
 
+// func gemvI8AVX2(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
+// Requires: AVX, AVX2, FMA3, MMX+, SSE
+TEXT ·gemvI8AVX2(SB), NOSPLIT, $16-64
+	// y[r] = scale * sum of w[r,c]*x[c]
+	MOVQ         y+0(FP), AX
+	MOVQ         w+8(FP), CX
+	MOVQ         x+24(FP), DX
+	MOVQ         rows+40(FP), BX
+	MOVSS        scale+48(FP), X0
+	VBROADCASTSS X0, X0
+	MOVQ         cols+32(FP), R8
+	MOVQ         R8, SI
+	ANDQ         $-16, SI
+	MOVQ         R8, DI
+	ANDQ         $-8, DI
+	ANDQ         $+7, R8
+	SHLQ         $0x00, SI
+	SHLQ         $0x00, DI
+	LEAQ         laneMasks<>+0(SB), R9
+	MOVQ         R8, R10
+	NEGQ         R10
+	VMOVUPS      32(R9)(R10*4), Y1
+	VXORPS       X2, X2, X2
+	VMOVUPS      X2, (SP)
+
+four44:
+	CMPQ   BX, $0x00000004
+	JL     one45
+	MOVQ   stride+16(FP), R9
+	LEAQ   (CX)(R9*1), R10
+	LEAQ   (R10)(R9*1), R11
+	LEAQ   (R11)(R9*1), R9
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	XORQ   R12, R12
+
+pair47:
+	CMPQ        R12, SI
+	JGE         single48
+	MOVQ        ahead+56(FP), R13
+	ADDQ        R12, R13
+	PREFETCHT0  (CX)(R13*1)
+	PREFETCHT0  (R10)(R13*1)
+	PREFETCHT0  (R11)(R13*1)
+	PREFETCHT0  (R9)(R13*1)
+	VMOVUPS     (DX)(R12*4), Y10
+	VPMOVSXBD   (CX)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y2
+	VPMOVSXBD   (R10)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y4
+	VPMOVSXBD   (R11)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y6
+	VPMOVSXBD   (R9)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y8
+	VMOVUPS     32(DX)(R12*4), Y10
+	VPMOVSXBD   8(CX)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y3
+	VPMOVSXBD   8(R10)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y5
+	VPMOVSXBD   8(R11)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y7
+	VPMOVSXBD   8(R9)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y9
+	ADDQ        $0x00000010, R12
+	JMP         pair47
+
+single48:
+	CMPQ        R12, DI
+	JGE         rest49
+	VMOVUPS     (DX)(R12*4), Y10
+	VPMOVSXBD   (CX)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y2
+	VPMOVSXBD   (R10)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y4
+	VPMOVSXBD   (R11)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y6
+	VPMOVSXBD   (R9)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y8
+	ADDQ        $0x00000008, R12
+
+rest49:
+	TESTQ      R8, R8
+	JZ         sum50
+	VMASKMOVPS (DX)(R12*4), Y1, Y10
+	LEAQ       (CX)(R12*1), R13
+	XORQ       R14, R14
+
+word51:
+	MOVBLZX     (R13)(R14*1), R15
+	MOVB        R15, (SP)(R14*1)
+	INCQ        R14
+	CMPQ        R14, R8
+	JL          word51
+	VPMOVSXBD   (SP), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y3
+	LEAQ        (R10)(R12*1), R10
+	XORQ        R13, R13
+
+word52:
+	MOVBLZX     (R10)(R13*1), R14
+	MOVB        R14, (SP)(R13*1)
+	INCQ        R13
+	CMPQ        R13, R8
+	JL          word52
+	VPMOVSXBD   (SP), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y5
+	LEAQ        (R11)(R12*1), R10
+	XORQ        R11, R11
+
+word53:
+	MOVBLZX     (R10)(R11*1), R13
+	MOVB        R13, (SP)(R11*1)
+	INCQ        R11
+	CMPQ        R11, R8
+	JL          word53
+	VPMOVSXBD   (SP), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y7
+	LEAQ        (R9)(R12*1), R9
+	XORQ        R10, R10
+
+word54:
+	MOVBLZX     (R9)(R10*1), R11
+	MOVB        R11, (SP)(R10*1)
+	INCQ        R10
+	CMPQ        R10, R8
+	JL          word54
+	VPMOVSXBD   (SP), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y9
+
+sum50:
+	VADDPS       Y3, Y2, Y2
+	VADDPS       Y5, Y4, Y4
+	VADDPS       Y7, Y6, Y6
+	VADDPS       Y9, Y8, Y8
+	MOVQ         stride+16(FP), R9
+	VSHUFPS      $0xdd, Y4, Y2, Y3
+	VSHUFPS      $0x88, Y4, Y2, Y2
+	VADDPS       Y3, Y2, Y2
+	VSHUFPS      $0xdd, Y8, Y6, Y3
+	VSHUFPS      $0x88, Y8, Y6, Y4
+	VADDPS       Y3, Y4, Y4
+	VSHUFPS      $0xdd, Y4, Y2, Y3
+	VSHUFPS      $0x88, Y4, Y2, Y2
+	VADDPS       Y3, Y2, Y2
+	VEXTRACTF128 $0x01, Y2, X3
+	VADDPS       X2, X3, X3
+	VMULPS       X0, X3, X3
+	VMOVUPS      X3, (AX)
+	LEAQ         (CX)(R9*4), CX
+	ADDQ         $0x00000010, AX
+	SUBQ         $0x00000004, BX
+	JMP          four44
+
+one45:
+	TESTQ  BX, BX
+	JZ     done46
+	MOVQ   stride+16(FP), R9
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	XORQ   R9, R9
+
+pair55:
+	CMPQ        R9, SI
+	JGE         single56
+	VMOVUPS     (DX)(R9*4), Y4
+	VPMOVSXBD   (CX)(R9*1), Y5
+	VCVTDQ2PS   Y5, Y5
+	VFMADD231PS Y5, Y4, Y2
+	VMOVUPS     32(DX)(R9*4), Y4
+	VPMOVSXBD   8(CX)(R9*1), Y5
+	VCVTDQ2PS   Y5, Y5
+	VFMADD231PS Y5, Y4, Y3
+	ADDQ        $0x00000010, R9
+	JMP         pair55
+
+single56:
+	CMPQ        R9, DI
+	JGE         rest57
+	VMOVUPS     (DX)(R9*4), Y4
+	VPMOVSXBD   (CX)(R9*1), Y5
+	VCVTDQ2PS   Y5, Y5
+	VFMADD231PS Y5, Y4, Y2
+	ADDQ        $0x00000008, R9
+
+rest57:
+	TESTQ      R8, R8
+	JZ         sum58
+	VMASKMOVPS (DX)(R9*4), Y1, Y4
+	LEAQ       (CX)(R9*1), R9
+	XORQ       R10, R10
+
+word59:
+	MOVBLZX     (R9)(R10*1), R11
+	MOVB        R11, (SP)(R10*1)
+	INCQ        R10
+	CMPQ        R10, R8
+	JL          word59
+	VPMOVSXBD   (SP), Y5
+	VCVTDQ2PS   Y5, Y5
+	VFMADD231PS Y5, Y4, Y3
+
+sum58:
+	VADDPS       Y3, Y2, Y2
+	MOVQ         stride+16(FP), R9
+	VSHUFPS      $0xdd, Y2, Y2, Y3
+	VSHUFPS      $0x88, Y2, Y2, Y2
+	VADDPS       Y3, Y2, Y2
+	VSHUFPS      $0xdd, Y2, Y2, Y3
+	VSHUFPS      $0x88, Y2, Y2, Y2
+	VADDPS       Y3, Y2, Y2
+	VEXTRACTF128 $0x01, Y2, X3
+	VADDPS       X2, X3, X3
+	VMULPS       X0, X3, X3
+	VMOVSS       X3, (AX)
+	ADDQ         R9, CX
+	ADDQ         $0x00000004, AX
+	DECQ         BX
+	JMP          one45
+
+done46:
+	VZEROUPPER
+	RET
+
 // func gemvQ8AVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·gemvQ8AVX2(SB), NOSPLIT, $0-56
@@ -1327,9 +1572,9 @@ TEXT ·gemvQ8AVX2(SB), NOSPLIT, $0-56
 	MOVQ ahead+48(FP), SI
 	MOVQ blocks+32(FP), DI
 
-four44:
+four60:
 	CMPQ   BX, $0x00000004
-	JL     one45
+	JL     one61
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -1342,7 +1587,7 @@ four44:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block47:
+block63:
 	PREFETCHT0   (R9)(SI*1)
 	VPMOVSXBD    2(R9), Y4
 	VCVTDQ2PS    Y4, Y4
@@ -1413,7 +1658,7 @@ block47:
 	ADDQ         $0x00000022, R8
 	ADDQ         $0x00000080, R12
 	DECQ         R13
-	JNZ          block47
+	JNZ          block63
 	MOVQ         stride+16(FP), R8
 	VSHUFPS      $0xdd, Y1, Y0, Y4
 	VSHUFPS      $0x88, Y1, Y0, Y0
@@ -1430,18 +1675,18 @@ block47:
 	LEAQ         (CX)(R8*4), CX
 	ADDQ         $0x00000010, AX
 	SUBQ         $0x00000004, BX
-	JMP          four44
+	JMP          four60
 
-one45:
+one61:
 	TESTQ  BX, BX
-	JZ     done46
+	JZ     done62
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Y0, Y0, Y0
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block48:
+block64:
 	VPMOVSXBD    2(SI), Y1
 	VCVTDQ2PS    Y1, Y1
 	VMULPS       (R8), Y1, Y1
@@ -1460,7 +1705,7 @@ block48:
 	ADDQ         $0x00000022, SI
 	ADDQ         $0x00000080, R8
 	DECQ         R9
-	JNZ          block48
+	JNZ          block64
 	MOVQ         stride+16(FP), SI
 	VSHUFPS      $0xdd, Y0, Y0, Y1
 	VSHUFPS      $0x88, Y0, Y0, Y0
@@ -1474,9 +1719,9 @@ block48:
 	ADDQ         SI, CX
 	ADDQ         $0x00000004, AX
 	DECQ         BX
-	JMP          one45
+	JMP          one61
 
-done46:
+done62:
 	VZEROUPPER
 	RET
 
@@ -1497,9 +1742,9 @@ TEXT ·gemvQ4AVX2(SB), NOSPLIT, $0-56
 	VMOVD        R8, X1
 	VPBROADCASTD X1, Y1
 
-four49:
+four65:
 	CMPQ   BX, $0x00000004
-	JL     one50
+	JL     one66
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -1512,7 +1757,7 @@ four49:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block52:
+block68:
 	PREFETCHT0   (R9)(SI*1)
 	VPMOVZXBD    2(R9), Y7
 	VPAND        Y7, Y0, Y6
@@ -1607,7 +1852,7 @@ block52:
 	ADDQ         $0x00000012, R8
 	ADDQ         $0x00000080, R12
 	DECQ         R13
-	JNZ          block52
+	JNZ          block68
 	MOVQ         stride+16(FP), R8
 	VSHUFPS      $0xdd, Y3, Y2, Y6
 	VSHUFPS      $0x88, Y3, Y2, Y2
@@ -1624,18 +1869,18 @@ block52:
 	LEAQ         (CX)(R8*4), CX
 	ADDQ         $0x00000010, AX
 	SUBQ         $0x00000004, BX
-	JMP          four49
+	JMP          four65
 
-one50:
+one66:
 	TESTQ  BX, BX
-	JZ     done51
+	JZ     done67
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Y2, Y2, Y2
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block53:
+block69:
 	VPMOVZXBD    2(SI), Y4
 	VPAND        Y4, Y0, Y3
 	VPSUBD       Y1, Y3, Y3
@@ -1660,7 +1905,7 @@ block53:
 	ADDQ         $0x00000012, SI
 	ADDQ         $0x00000080, R8
 	DECQ         R9
-	JNZ          block53
+	JNZ          block69
 	MOVQ         stride+16(FP), SI
 	VSHUFPS      $0xdd, Y2, Y2, Y3
 	VSHUFPS      $0x88, Y2, Y2, Y2
@@ -1674,9 +1919,9 @@ block53:
 	ADDQ         SI, CX
 	ADDQ         $0x00000004, AX
 	DECQ         BX
-	JMP          one50
+	JMP          one66
 
-done51:
+done67:
 	VZEROUPPER
 	RET
 
@@ -1694,9 +1939,9 @@ TEXT ·gemvQ41AVX2(SB), NOSPLIT, $0-56
 	VMOVD        R8, X0
 	VPBROADCASTD X0, Y0
 
-four54:
+four70:
 	CMPQ   BX, $0x00000004
-	JL     one55
+	JL     one71
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -1709,7 +1954,7 @@ four54:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block57:
+block73:
 	VMOVUPS      (R12), Y5
 	VADDPS       32(R12), Y5, Y5
 	VADDPS       64(R12), Y5, Y5
@@ -1804,7 +2049,7 @@ block57:
 	ADDQ         $0x00000014, R8
 	ADDQ         $0x00000080, R12
 	DECQ         R13
-	JNZ          block57
+	JNZ          block73
 	MOVQ         stride+16(FP), R8
 	VSHUFPS      $0xdd, Y2, Y1, Y5
 	VSHUFPS      $0x88, Y2, Y1, Y1
@@ -1821,18 +2066,18 @@ block57:
 	LEAQ         (CX)(R8*4), CX
 	ADDQ         $0x00000010, AX
 	SUBQ         $0x00000004, BX
-	JMP          four54
+	JMP          four70
 
-one55:
+one71:
 	TESTQ  BX, BX
-	JZ     done56
+	JZ     done72
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Y1, Y1, Y1
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block58:
+block74:
 	VMOVUPS      (R8), Y2
 	VADDPS       32(R8), Y2, Y2
 	VADDPS       64(R8), Y2, Y2
@@ -1860,7 +2105,7 @@ block58:
 	ADDQ         $0x00000014, SI
 	ADDQ         $0x00000080, R8
 	DECQ         R9
-	JNZ          block58
+	JNZ          block74
 	MOVQ         stride+16(FP), SI
 	VSHUFPS      $0xdd, Y1, Y1, Y2
 	VSHUFPS      $0x88, Y1, Y1, Y1
@@ -1874,9 +2119,9 @@ block58:
 	ADDQ         SI, CX
 	ADDQ         $0x00000004, AX
 	DECQ         BX
-	JMP          one55
+	JMP          one71
 
-done56:
+done72:
 	VZEROUPPER
 	RET
 
@@ -1894,7 +2139,7 @@ TEXT ·tile1AVX2(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), SI
 	MOVQ groups+56(FP), SI
 
-group59:
+group75:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -1903,9 +2148,9 @@ group59:
 	MOVQ   DX, R9
 	MOVQ   cols+48(FP), R10
 
-vector60:
+vector76:
 	CMPQ        R10, $0x00000008
-	JL          rest61
+	JL          rest77
 	VMOVUPS     (DX), Y4
 	VMOVUPS     (CX), Y5
 	VFMADD231PS Y4, Y5, Y0
@@ -1918,11 +2163,11 @@ vector60:
 	ADDQ        $0x00000020, CX
 	ADDQ        $0x00000020, DX
 	SUBQ        $0x00000008, R10
-	JMP         vector60
+	JMP         vector76
 
-rest61:
+rest77:
 	TESTQ       R10, R10
-	JZ          store62
+	JZ          store78
 	LEAQ        laneMasks<>+0(SB), R11
 	NEGQ        R10
 	VMOVUPS     32(R11)(R10*4), Y4
@@ -1937,7 +2182,7 @@ rest61:
 	VFMADD231PS Y4, Y5, Y3
 	ADDQ        $0x00000020, CX
 
-store62:
+store78:
 	MOVQ         AX, CX
 	MOVQ         ldy+8(FP), DX
 	MOVQ         more+64(FP), DX
@@ -1953,16 +2198,16 @@ store62:
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X0, X1, X1
 	TESTQ        DX, DX
-	JZ           first63
+	JZ           first79
 	VADDPS       (CX), X1, X1
 
-first63:
+first79:
 	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R8)(BX*4), CX
 	MOVQ    R9, DX
 	DECQ    SI
-	JNZ     group59
+	JNZ     group75
 	VZEROUPPER
 	RET
 
@@ -1980,7 +2225,7 @@ TEXT ·tile2AVX2(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group64:
+group80:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -1993,9 +2238,9 @@ group64:
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector65:
+vector81:
 	CMPQ        R11, $0x00000008
-	JL          rest66
+	JL          rest82
 	VMOVUPS     (DX), Y8
 	VMOVUPS     (DX)(SI*1), Y9
 	VMOVUPS     (CX), Y10
@@ -2013,11 +2258,11 @@ vector65:
 	ADDQ        $0x00000020, CX
 	ADDQ        $0x00000020, DX
 	SUBQ        $0x00000008, R11
-	JMP         vector65
+	JMP         vector81
 
-rest66:
+rest82:
 	TESTQ       R11, R11
-	JZ          store67
+	JZ          store83
 	LEAQ        laneMasks<>+0(SB), R12
 	NEGQ        R11
 	VMOVUPS     32(R12)(R11*4), Y8
@@ -2037,7 +2282,7 @@ rest66:
 	VFMADD231PS Y8, Y10, Y7
 	ADDQ        $0x00000020, CX
 
-store67:
+store83:
 	MOVQ         AX, CX
 	MOVQ         ldy+8(FP), DX
 	MOVQ         more+64(FP), R11
@@ -2053,10 +2298,10 @@ store67:
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X0, X1, X1
 	TESTQ        R11, R11
-	JZ           first68
+	JZ           first84
 	VADDPS       (CX), X1, X1
 
-first68:
+first84:
 	VMOVUPS      X1, (CX)
 	ADDQ         DX, CX
 	VSHUFPS      $0xdd, Y5, Y4, Y0
@@ -2071,16 +2316,16 @@ first68:
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X4, X0, X0
 	TESTQ        R11, R11
-	JZ           first69
+	JZ           first85
 	VADDPS       (CX), X0, X0
 
-first69:
+first85:
 	VMOVUPS X0, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R9)(BX*4), CX
 	MOVQ    R10, DX
 	DECQ    R8
-	JNZ     group64
+	JNZ     group80
 	VZEROUPPER
 	RET
 
@@ -2098,7 +2343,7 @@ TEXT ·tile3AVX2(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group70:
+group86:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -2115,9 +2360,9 @@ group70:
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector71:
+vector87:
 	CMPQ        R11, $0x00000008
-	JL          rest72
+	JL          rest88
 	VMOVUPS     (DX), Y12
 	VMOVUPS     (DX)(SI*1), Y13
 	VMOVUPS     (DX)(SI*2), Y14
@@ -2140,11 +2385,11 @@ vector71:
 	ADDQ        $0x00000020, CX
 	ADDQ        $0x00000020, DX
 	SUBQ        $0x00000008, R11
-	JMP         vector71
+	JMP         vector87
 
-rest72:
+rest88:
 	TESTQ       R11, R11
-	JZ          store73
+	JZ          store89
 	LEAQ        laneMasks<>+0(SB), R12
 	NEGQ        R11
 	VMOVUPS     32(R12)(R11*4), Y12
@@ -2169,7 +2414,7 @@ rest72:
 	VFMADD231PS Y12, Y15, Y11
 	ADDQ        $0x00000020, CX
 
-store73:
+store89:
 	MOVQ         AX, CX
 	MOVQ         ldy+8(FP), DX
 	MOVQ         more+64(FP), R11
@@ -2185,10 +2430,10 @@ store73:
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X0, X1, X1
 	TESTQ        R11, R11
-	JZ           first74
+	JZ           first90
 	VADDPS       (CX), X1, X1
 
-first74:
+first90:
 	VMOVUPS      X1, (CX)
 	ADDQ         DX, CX
 	VSHUFPS      $0xdd, Y5, Y4, Y0
@@ -2203,10 +2448,10 @@ first74:
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X4, X0, X0
 	TESTQ        R11, R11
-	JZ           first75
+	JZ           first91
 	VADDPS       (CX), X0, X0
 
-first75:
+first91:
 	VMOVUPS      X0, (CX)
 	ADDQ         DX, CX
 	VSHUFPS      $0xdd, Y9, Y8, Y0
@@ -2221,16 +2466,16 @@ first75:
 	VEXTRACTF128 $0x01, Y8, X0
 	VADDPS       X8, X0, X0
 	TESTQ        R11, R11
-	JZ           first76
+	JZ           first92
 	VADDPS       (CX), X0, X0
 
-first76:
+first92:
 	VMOVUPS X0, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R9)(BX*4), CX
 	MOVQ    R10, DX
 	DECQ    R8
-	JNZ     group70
+	JNZ     group86
 	VZEROUPPER
 	RET
 
@@ -2244,9 +2489,9 @@ TEXT ·accumulateF32AVX2(SB), NOSPLIT, $0-40
 	MOVQ DX, BX
 	SHLQ $0x02, BX
 
-strip77:
+strip93:
 	CMPQ    DX, $0x00000040
-	JL      narrower78
+	JL      narrower94
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -2259,10 +2504,10 @@ strip77:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row79:
+row95:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next80
+	JZ           next96
 	VBROADCASTSS (SI), Y8
 	VMOVUPS      (R8), Y9
 	VFMADD231PS  Y9, Y8, Y0
@@ -2281,11 +2526,11 @@ row79:
 	VMOVUPS      224(R8), Y9
 	VFMADD231PS  Y9, Y8, Y7
 
-next80:
+next96:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row79
+	JNZ     row95
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2297,12 +2542,12 @@ next80:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip77
+	JMP     strip93
 
-narrower78:
-strip81:
+narrower94:
+strip97:
 	CMPQ    DX, $0x00000020
-	JL      narrower82
+	JL      narrower98
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -2311,10 +2556,10 @@ strip81:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row83:
+row99:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next84
+	JZ           next100
 	VBROADCASTSS (SI), Y4
 	VMOVUPS      (R8), Y5
 	VFMADD231PS  Y5, Y4, Y0
@@ -2325,11 +2570,11 @@ row83:
 	VMOVUPS      96(R8), Y5
 	VFMADD231PS  Y5, Y4, Y3
 
-next84:
+next100:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row83
+	JNZ     row99
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2337,71 +2582,71 @@ next84:
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip81
+	JMP     strip97
 
-narrower82:
-strip85:
+narrower98:
+strip101:
 	CMPQ    DX, $0x00000010
-	JL      narrower86
+	JL      narrower102
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row87:
+row103:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next88
+	JZ           next104
 	VBROADCASTSS (SI), Y2
 	VMOVUPS      (R8), Y3
 	VFMADD231PS  Y3, Y2, Y0
 	VMOVUPS      32(R8), Y3
 	VFMADD231PS  Y3, Y2, Y1
 
-next88:
+next104:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row87
+	JNZ     row103
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip85
+	JMP     strip101
 
-narrower86:
-strip89:
+narrower102:
+strip105:
 	CMPQ    DX, $0x00000008
-	JL      narrower90
+	JL      narrower106
 	VMOVUPS (AX), Y0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row91:
+row107:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next92
+	JZ           next108
 	VBROADCASTSS (SI), Y1
 	VMOVUPS      (R8), Y2
 	VFMADD231PS  Y2, Y1, Y0
 
-next92:
+next108:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row91
+	JNZ     row107
 	VMOVUPS Y0, (AX)
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000008, DX
-	JMP     strip89
+	JMP     strip105
 
-narrower90:
+narrower106:
 	TESTQ      DX, DX
-	JZ         done93
+	JZ         done109
 	LEAQ       laneMasks<>+0(SB), SI
 	NEGQ       DX
 	VMOVUPS    32(SI)(DX*4), Y0
@@ -2409,22 +2654,22 @@ narrower90:
 	MOVQ       p+8(FP), DX
 	MOVQ       count+32(FP), SI
 
-row94:
+row110:
 	MOVL         (DX), DI
 	ADDL         DI, DI
-	JZ           next95
+	JZ           next111
 	VBROADCASTSS (DX), Y2
 	VMASKMOVPS   (CX), Y0, Y3
 	VFMADD231PS  Y3, Y2, Y1
 
-next95:
+next111:
 	ADDQ       $0x00000004, DX
 	ADDQ       BX, CX
 	DECQ       SI
-	JNZ        row94
+	JNZ        row110
 	VMASKMOVPS Y1, Y0, (AX)
 
-done93:
+done109:
 	VZEROUPPER
 	RET
 
@@ -2438,9 +2683,9 @@ TEXT ·accumulateF16AVX2(SB), NOSPLIT, $16-40
 	MOVQ DX, BX
 	SHLQ $0x01, BX
 
-strip96:
+strip112:
 	CMPQ    DX, $0x00000040
-	JL      narrower97
+	JL      narrower113
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -2453,10 +2698,10 @@ strip96:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row98:
+row114:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next99
+	JZ           next115
 	VBROADCASTSS (SI), Y8
 	VCVTPH2PS    (R8), Y9
 	VFMADD231PS  Y9, Y8, Y0
@@ -2475,11 +2720,11 @@ row98:
 	VCVTPH2PS    112(R8), Y9
 	VFMADD231PS  Y9, Y8, Y7
 
-next99:
+next115:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row98
+	JNZ     row114
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2491,12 +2736,12 @@ next99:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip96
+	JMP     strip112
 
-narrower97:
-strip100:
+narrower113:
+strip116:
 	CMPQ    DX, $0x00000020
-	JL      narrower101
+	JL      narrower117
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -2505,10 +2750,10 @@ strip100:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row102:
+row118:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next103
+	JZ           next119
 	VBROADCASTSS (SI), Y4
 	VCVTPH2PS    (R8), Y5
 	VFMADD231PS  Y5, Y4, Y0
@@ -2519,11 +2764,11 @@ row102:
 	VCVTPH2PS    48(R8), Y5
 	VFMADD231PS  Y5, Y4, Y3
 
-next103:
+next119:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row102
+	JNZ     row118
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2531,71 +2776,71 @@ next103:
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip100
+	JMP     strip116
 
-narrower101:
-strip104:
+narrower117:
+strip120:
 	CMPQ    DX, $0x00000010
-	JL      narrower105
+	JL      narrower121
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row106:
+row122:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next107
+	JZ           next123
 	VBROADCASTSS (SI), Y2
 	VCVTPH2PS    (R8), Y3
 	VFMADD231PS  Y3, Y2, Y0
 	VCVTPH2PS    16(R8), Y3
 	VFMADD231PS  Y3, Y2, Y1
 
-next107:
+next123:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row106
+	JNZ     row122
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip104
+	JMP     strip120
 
-narrower105:
-strip108:
+narrower121:
+strip124:
 	CMPQ    DX, $0x00000008
-	JL      narrower109
+	JL      narrower125
 	VMOVUPS (AX), Y0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row110:
+row126:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next111
+	JZ           next127
 	VBROADCASTSS (SI), Y1
 	VCVTPH2PS    (R8), Y2
 	VFMADD231PS  Y2, Y1, Y0
 
-next111:
+next127:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row110
+	JNZ     row126
 	VMOVUPS Y0, (AX)
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000010, CX
 	SUBQ    $0x00000008, DX
-	JMP     strip108
+	JMP     strip124
 
-narrower109:
+narrower125:
 	TESTQ      DX, DX
-	JZ         done112
+	JZ         done128
 	LEAQ       laneMasks<>+0(SB), SI
 	MOVQ       DX, DI
 	NEGQ       DI
@@ -2606,31 +2851,273 @@ narrower109:
 	MOVQ       p+8(FP), SI
 	MOVQ       count+32(FP), DI
 
-row113:
+row129:
 	MOVL         (SI), R8
 	ADDL         R8, R8
-	JZ           next114
+	JZ           next130
 	VBROADCASTSS (SI), Y2
 	LEAQ         (CX), R8
 	XORQ         R9, R9
 
-word115:
+word131:
 	MOVWLZX     (R8)(R9*2), R10
 	MOVW        R10, (SP)(R9*2)
 	INCQ        R9
 	CMPQ        R9, DX
-	JL          word115
+	JL          word131
 	VCVTPH2PS   (SP), Y3
 	VFMADD231PS Y3, Y2, Y1
 
-next114:
+next130:
 	ADDQ       $0x00000004, SI
 	ADDQ       BX, CX
 	DECQ       DI
-	JNZ        row113
+	JNZ        row129
 	VMASKMOVPS Y1, Y0, (AX)
 
-done112:
+done128:
+	VZEROUPPER
+	RET
+
+// func accumulateI8AVX2(y *float32, p *float32, v *byte, scales *float32, n int, count int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·accumulateI8AVX2(SB), NOSPLIT, $16-48
+	// y[c] += sum of p[j]*scales[j]*v[j,c]
+	MOVQ y+0(FP), AX
+	MOVQ v+16(FP), CX
+	MOVQ n+32(FP), DX
+	MOVQ DX, BX
+	SHLQ $0x00, BX
+
+strip132:
+	CMPQ    DX, $0x00000040
+	JL      narrower133
+	VMOVUPS (AX), Y0
+	VMOVUPS 32(AX), Y1
+	VMOVUPS 64(AX), Y2
+	VMOVUPS 96(AX), Y3
+	VMOVUPS 128(AX), Y4
+	VMOVUPS 160(AX), Y5
+	VMOVUPS 192(AX), Y6
+	VMOVUPS 224(AX), Y7
+	MOVQ    p+8(FP), SI
+	MOVQ    count+40(FP), DI
+	MOVQ    CX, R8
+	MOVQ    scales+24(FP), R10
+
+row134:
+	MOVL         (SI), R9
+	ADDL         R9, R9
+	JZ           next135
+	VBROADCASTSS (SI), Y8
+	VBROADCASTSS (R10), Y9
+	VMULPS       Y9, Y8, Y8
+	VPMOVSXBD    (R8), Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  Y9, Y8, Y0
+	VPMOVSXBD    8(R8), Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  Y9, Y8, Y1
+	VPMOVSXBD    16(R8), Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  Y9, Y8, Y2
+	VPMOVSXBD    24(R8), Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  Y9, Y8, Y3
+	VPMOVSXBD    32(R8), Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  Y9, Y8, Y4
+	VPMOVSXBD    40(R8), Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  Y9, Y8, Y5
+	VPMOVSXBD    48(R8), Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  Y9, Y8, Y6
+	VPMOVSXBD    56(R8), Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  Y9, Y8, Y7
+
+next135:
+	ADDQ    $0x00000004, SI
+	ADDQ    $0x00000004, R10
+	ADDQ    BX, R8
+	DECQ    DI
+	JNZ     row134
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	VMOVUPS Y4, 128(AX)
+	VMOVUPS Y5, 160(AX)
+	VMOVUPS Y6, 192(AX)
+	VMOVUPS Y7, 224(AX)
+	ADDQ    $0x00000100, AX
+	ADDQ    $0x00000040, CX
+	SUBQ    $0x00000040, DX
+	JMP     strip132
+
+narrower133:
+strip136:
+	CMPQ    DX, $0x00000020
+	JL      narrower137
+	VMOVUPS (AX), Y0
+	VMOVUPS 32(AX), Y1
+	VMOVUPS 64(AX), Y2
+	VMOVUPS 96(AX), Y3
+	MOVQ    p+8(FP), SI
+	MOVQ    count+40(FP), DI
+	MOVQ    CX, R8
+	MOVQ    scales+24(FP), R10
+
+row138:
+	MOVL         (SI), R9
+	ADDL         R9, R9
+	JZ           next139
+	VBROADCASTSS (SI), Y4
+	VBROADCASTSS (R10), Y5
+	VMULPS       Y5, Y4, Y4
+	VPMOVSXBD    (R8), Y5
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VPMOVSXBD    8(R8), Y5
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y5, Y4, Y1
+	VPMOVSXBD    16(R8), Y5
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y5, Y4, Y2
+	VPMOVSXBD    24(R8), Y5
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y5, Y4, Y3
+
+next139:
+	ADDQ    $0x00000004, SI
+	ADDQ    $0x00000004, R10
+	ADDQ    BX, R8
+	DECQ    DI
+	JNZ     row138
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	ADDQ    $0x00000080, AX
+	ADDQ    $0x00000020, CX
+	SUBQ    $0x00000020, DX
+	JMP     strip136
+
+narrower137:
+strip140:
+	CMPQ    DX, $0x00000010
+	JL      narrower141
+	VMOVUPS (AX), Y0
+	VMOVUPS 32(AX), Y1
+	MOVQ    p+8(FP), SI
+	MOVQ    count+40(FP), DI
+	MOVQ    CX, R8
+	MOVQ    scales+24(FP), R10
+
+row142:
+	MOVL         (SI), R9
+	ADDL         R9, R9
+	JZ           next143
+	VBROADCASTSS (SI), Y2
+	VBROADCASTSS (R10), Y3
+	VMULPS       Y3, Y2, Y2
+	VPMOVSXBD    (R8), Y3
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y3, Y2, Y0
+	VPMOVSXBD    8(R8), Y3
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y3, Y2, Y1
+
+next143:
+	ADDQ    $0x00000004, SI
+	ADDQ    $0x00000004, R10
+	ADDQ    BX, R8
+	DECQ    DI
+	JNZ     row142
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	ADDQ    $0x00000040, AX
+	ADDQ    $0x00000010, CX
+	SUBQ    $0x00000010, DX
+	JMP     strip140
+
+narrower141:
+strip144:
+	CMPQ    DX, $0x00000008
+	JL      narrower145
+	VMOVUPS (AX), Y0
+	MOVQ    p+8(FP), SI
+	MOVQ    count+40(FP), DI
+	MOVQ    CX, R8
+	MOVQ    scales+24(FP), R10
+
+row146:
+	MOVL         (SI), R9
+	ADDL         R9, R9
+	JZ           next147
+	VBROADCASTSS (SI), Y1
+	VBROADCASTSS (R10), Y2
+	VMULPS       Y2, Y1, Y1
+	VPMOVSXBD    (R8), Y2
+	VCVTDQ2PS    Y2, Y2
+	VFMADD231PS  Y2, Y1, Y0
+
+next147:
+	ADDQ    $0x00000004, SI
+	ADDQ    $0x00000004, R10
+	ADDQ    BX, R8
+	DECQ    DI
+	JNZ     row146
+	VMOVUPS Y0, (AX)
+	ADDQ    $0x00000020, AX
+	ADDQ    $0x00000008, CX
+	SUBQ    $0x00000008, DX
+	JMP     strip144
+
+narrower145:
+	TESTQ      DX, DX
+	JZ         done148
+	LEAQ       laneMasks<>+0(SB), SI
+	MOVQ       DX, DI
+	NEGQ       DI
+	VMOVUPS    32(SI)(DI*4), Y0
+	VXORPS     X1, X1, X1
+	VMOVUPS    X1, (SP)
+	VMASKMOVPS (AX), Y0, Y1
+	MOVQ       p+8(FP), SI
+	MOVQ       count+40(FP), DI
+	MOVQ       scales+24(FP), R9
+
+row149:
+	MOVL         (SI), R8
+	ADDL         R8, R8
+	JZ           next150
+	VBROADCASTSS (SI), Y2
+	VBROADCASTSS (R9), Y3
+	VMULPS       Y3, Y2, Y2
+	LEAQ         (CX), R8
+	XORQ         R10, R10
+
+word151:
+	MOVBLZX     (R8)(R10*1), R11
+	MOVB        R11, (SP)(R10*1)
+	INCQ        R10
+	CMPQ        R10, DX
+	JL          word151
+	VPMOVSXBD   (SP), Y3
+	VCVTDQ2PS   Y3, Y3
+	VFMADD231PS Y3, Y2, Y1
+
+next150:
+	ADDQ       $0x00000004, SI
+	ADDQ       $0x00000004, R9
+	ADDQ       BX, CX
+	DECQ       DI
+	JNZ        row149
+	VMASKMOVPS Y1, Y0, (AX)
+
+done148:
 	VZEROUPPER
 	RET
 
@@ -2644,9 +3131,9 @@ TEXT ·axpyAVX2(SB), NOSPLIT, $0-32
 	MOVQ         x+8(FP), CX
 	MOVQ         n+24(FP), DX
 
-loop116:
+loop152:
 	CMPQ        DX, $0x00000008
-	JL          rest117
+	JL          rest153
 	VMOVUPS     (AX), Y1
 	VMOVUPS     (CX), Y2
 	VFMADD231PS Y2, Y0, Y1
@@ -2654,11 +3141,11 @@ loop116:
 	ADDQ        $0x00000020, AX
 	ADDQ        $0x00000020, CX
 	SUBQ        $0x00000008, DX
-	JMP         loop116
+	JMP         loop152
 
-rest117:
+rest153:
 	TESTQ       DX, DX
-	JZ          done118
+	JZ          done154
 	LEAQ        laneMasks<>+0(SB), BX
 	NEGQ        DX
 	VMOVUPS     32(BX)(DX*4), Y1
@@ -2667,7 +3154,7 @@ rest117:
 	VFMADD231PS Y3, Y0, Y2
 	VMASKMOVPS  Y2, Y1, (AX)
 
-done118:
+done154:
 	VZEROUPPER
 	RET
 
@@ -2679,9 +3166,9 @@ TEXT ·addAVX2(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop119:
+loop155:
 	CMPQ    DX, $0x00000008
-	JL      rest120
+	JL      rest156
 	VMOVUPS (AX), Y0
 	VMOVUPS (CX), Y1
 	VADDPS  Y1, Y0, Y0
@@ -2689,11 +3176,11 @@ loop119:
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000008, DX
-	JMP     loop119
+	JMP     loop155
 
-rest120:
+rest156:
 	TESTQ      DX, DX
-	JZ         done121
+	JZ         done157
 	LEAQ       laneMasks<>+0(SB), BX
 	NEGQ       DX
 	VMOVUPS    32(BX)(DX*4), Y0
@@ -2702,7 +3189,7 @@ rest120:
 	VADDPS     Y2, Y1, Y1
 	VMASKMOVPS Y1, Y0, (AX)
 
-done121:
+done157:
 	VZEROUPPER
 	RET
 
@@ -2714,9 +3201,9 @@ TEXT ·mulAVX2(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop122:
+loop158:
 	CMPQ    DX, $0x00000008
-	JL      rest123
+	JL      rest159
 	VMOVUPS (AX), Y0
 	VMOVUPS (CX), Y1
 	VMULPS  Y1, Y0, Y0
@@ -2724,11 +3211,11 @@ loop122:
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000008, DX
-	JMP     loop122
+	JMP     loop158
 
-rest123:
+rest159:
 	TESTQ      DX, DX
-	JZ         done124
+	JZ         done160
 	LEAQ       laneMasks<>+0(SB), BX
 	NEGQ       DX
 	VMOVUPS    32(BX)(DX*4), Y0
@@ -2737,7 +3224,7 @@ rest123:
 	VMULPS     Y2, Y1, Y1
 	VMASKMOVPS Y1, Y0, (AX)
 
-done124:
+done160:
 	VZEROUPPER
 	RET
 
@@ -2750,19 +3237,19 @@ TEXT ·scaleAVX2(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop125:
+loop161:
 	CMPQ    CX, $0x00000008
-	JL      rest126
+	JL      rest162
 	VMOVUPS (AX), Y1
 	VMULPS  Y0, Y1, Y1
 	VMOVUPS Y1, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop125
+	JMP     loop161
 
-rest126:
+rest162:
 	TESTQ      CX, CX
-	JZ         done127
+	JZ         done163
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y1
@@ -2770,7 +3257,7 @@ rest126:
 	VMULPS     Y0, Y2, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done127:
+done163:
 	VZEROUPPER
 	RET
 
@@ -2785,9 +3272,9 @@ TEXT ·scaleMulAVX2(SB), NOSPLIT, $0-40
 	MOVQ         w+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop128:
+loop164:
 	CMPQ    BX, $0x00000008
-	JL      rest129
+	JL      rest165
 	VMOVUPS (CX), Y1
 	VMULPS  Y0, Y1, Y1
 	VMOVUPS (DX), Y2
@@ -2797,11 +3284,11 @@ loop128:
 	ADDQ    $0x00000020, CX
 	ADDQ    $0x00000020, DX
 	SUBQ    $0x00000008, BX
-	JMP     loop128
+	JMP     loop164
 
-rest129:
+rest165:
 	TESTQ      BX, BX
-	JZ         done130
+	JZ         done166
 	LEAQ       laneMasks<>+0(SB), SI
 	NEGQ       BX
 	VMOVUPS    32(SI)(BX*4), Y1
@@ -2811,7 +3298,7 @@ rest129:
 	VMULPS     Y0, Y2, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done130:
+done166:
 	VZEROUPPER
 	RET
 
@@ -2824,19 +3311,19 @@ TEXT ·addConstAVX2(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop131:
+loop167:
 	CMPQ    CX, $0x00000008
-	JL      rest132
+	JL      rest168
 	VMOVUPS (AX), Y1
 	VADDPS  Y0, Y1, Y1
 	VMOVUPS Y1, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop131
+	JMP     loop167
 
-rest132:
+rest168:
 	TESTQ      CX, CX
-	JZ         done133
+	JZ         done169
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y1
@@ -2844,7 +3331,7 @@ rest132:
 	VADDPS     Y0, Y2, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done133:
+done169:
 	VZEROUPPER
 	RET
 
@@ -2857,19 +3344,19 @@ TEXT ·updateLowAVX2(SB), NOSPLIT, $0-24
 	MOVQ         low+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop134:
+loop170:
 	CMPQ    CX, $0x00000008
-	JL      rest135
+	JL      rest171
 	VMOVUPS (AX), Y1
 	VMINPS  Y1, Y0, Y1
 	VMOVUPS Y1, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop134
+	JMP     loop170
 
-rest135:
+rest171:
 	TESTQ      CX, CX
-	JZ         done136
+	JZ         done172
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y1
@@ -2877,7 +3364,7 @@ rest135:
 	VMINPS     Y2, Y0, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done136:
+done172:
 	VZEROUPPER
 	RET
 
@@ -2890,18 +3377,18 @@ TEXT ·maximumAVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
 
-loop137:
+loop173:
 	CMPQ    CX, $0x00000008
-	JL      rest138
+	JL      rest174
 	VMOVUPS (AX), Y2
 	VMAXPS  Y1, Y2, Y1
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop137
+	JMP     loop173
 
-rest138:
+rest174:
 	TESTQ      CX, CX
-	JZ         done139
+	JZ         done175
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y2
@@ -2909,7 +3396,7 @@ rest138:
 	VBLENDVPS  Y2, Y3, Y0, Y3
 	VMAXPS     Y1, Y3, Y1
 
-done139:
+done175:
 	VEXTRACTF128 $0x01, Y1, X0
 	VMAXPS       X1, X0, X0
 	VPERMILPS    $0x4e, X0, X1
@@ -2935,9 +3422,9 @@ TEXT ·penaliseAVX2(SB), NOSPLIT, $0-44
 	MOVQ         level+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop140:
+loop176:
 	CMPQ      BX, $0x00000008
-	JL        rest141
+	JL        rest177
 	VMOVUPS   (CX), Y4
 	VMOVUPS   (DX), Y5
 	VMINPS    Y4, Y0, Y4
@@ -2959,11 +3446,11 @@ loop140:
 	ADDQ      $0x00000020, CX
 	ADDQ      $0x00000020, DX
 	SUBQ      $0x00000008, BX
-	JMP       loop140
+	JMP       loop176
 
-rest141:
+rest177:
 	TESTQ      BX, BX
-	JZ         done142
+	JZ         done178
 	LEAQ       laneMasks<>+0(SB), SI
 	NEGQ       BX
 	VMOVUPS    32(SI)(BX*4), Y4
@@ -2986,7 +3473,7 @@ rest141:
 	VBLENDVPS  Y3, Y0, Y1, Y1
 	VMASKMOVPS Y1, Y4, (AX)
 
-done142:
+done178:
 	VEXTRACTF128 $0x01, Y2, X0
 	VMAXPS       X2, X0, X0
 	VPERMILPS    $0x4e, X0, X1
@@ -3008,9 +3495,9 @@ TEXT ·expSumAVX2(SB), NOSPLIT, $0-28
 	MOVQ         s+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop143:
+loop179:
 	CMPQ         CX, $0x00000008
-	JL           rest144
+	JL           rest180
 	VMOVUPS      (AX), Y3
 	VSUBPS       Y0, Y3, Y3
 	VMOVUPS      expLow<>+0(SB), Y4
@@ -3045,11 +3532,11 @@ loop143:
 	VADDPS       Y7, Y1, Y1
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop143
+	JMP          loop179
 
-rest144:
+rest180:
 	TESTQ        CX, CX
-	JZ           done145
+	JZ           done181
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y3
@@ -3087,7 +3574,7 @@ rest144:
 	VMASKMOVPS   Y7, Y3, (AX)
 	VADDPS       Y7, Y1, Y1
 
-done145:
+done181:
 	VSHUFPS      $0xdd, Y1, Y1, Y0
 	VSHUFPS      $0x88, Y1, Y1, Y1
 	VADDPS       Y0, Y1, Y1
@@ -3107,9 +3594,9 @@ TEXT ·siluAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop146:
+loop182:
 	CMPQ         CX, $0x00000008
-	JL           rest147
+	JL           rest183
 	VMOVUPS      (AX), Y0
 	VXORPS       signBit<>+0(SB), Y0, Y1
 	VMOVUPS      expLow<>+0(SB), Y2
@@ -3145,11 +3632,11 @@ loop146:
 	VMOVUPS      Y0, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop146
+	JMP          loop182
 
-rest147:
+rest183:
 	TESTQ        CX, CX
-	JZ           done148
+	JZ           done184
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -3187,7 +3674,7 @@ rest147:
 	VDIVPS       Y6, Y1, Y1
 	VMASKMOVPS   Y1, Y0, (AX)
 
-done148:
+done184:
 	VZEROUPPER
 	RET
 
@@ -3198,9 +3685,9 @@ TEXT ·sigmoidAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop149:
+loop185:
 	CMPQ         CX, $0x00000008
-	JL           rest150
+	JL           rest186
 	VMOVUPS      (AX), Y0
 	VXORPS       signBit<>+0(SB), Y0, Y0
 	VMOVUPS      expLow<>+0(SB), Y2
@@ -3237,11 +3724,11 @@ loop149:
 	VMOVUPS      Y0, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop149
+	JMP          loop185
 
-rest150:
+rest186:
 	TESTQ        CX, CX
-	JZ           done151
+	JZ           done187
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -3280,7 +3767,7 @@ rest150:
 	VDIVPS       Y2, Y1, Y1
 	VMASKMOVPS   Y1, Y0, (AX)
 
-done151:
+done187:
 	VZEROUPPER
 	RET
 
@@ -3291,9 +3778,9 @@ TEXT ·geluAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop152:
+loop188:
 	CMPQ         CX, $0x00000008
-	JL           rest153
+	JL           rest189
 	VMOVUPS      (AX), Y0
 	VANDPS       signBit<>+0(SB), Y0, Y1
 	VXORPS       Y1, Y0, Y1
@@ -3346,11 +3833,11 @@ loop152:
 	VMOVUPS      Y1, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop152
+	JMP          loop188
 
-rest153:
+rest189:
 	TESTQ        CX, CX
-	JZ           done154
+	JZ           done190
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -3405,7 +3892,7 @@ rest153:
 	VSUBPS       Y4, Y2, Y2
 	VMASKMOVPS   Y2, Y0, (AX)
 
-done154:
+done190:
 	VZEROUPPER
 	RET
 
@@ -3416,9 +3903,9 @@ TEXT ·geluTanhAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop155:
+loop191:
 	CMPQ         CX, $0x00000008
-	JL           rest156
+	JL           rest192
 	VMOVUPS      (AX), Y0
 	VMULPS       Y0, Y0, Y1
 	VMULPS       geluB<>+0(SB), Y1, Y1
@@ -3457,11 +3944,11 @@ loop155:
 	VMOVUPS      Y0, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop155
+	JMP          loop191
 
-rest156:
+rest192:
 	TESTQ        CX, CX
-	JZ           done157
+	JZ           done193
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -3502,7 +3989,7 @@ rest156:
 	VDIVPS       Y6, Y1, Y1
 	VMASKMOVPS   Y1, Y0, (AX)
 
-done157:
+done193:
 	VZEROUPPER
 	RET
 
@@ -3513,20 +4000,20 @@ TEXT ·reluAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop158:
+loop194:
 	CMPQ    CX, $0x00000008
-	JL      rest159
+	JL      rest195
 	VMOVUPS (AX), Y0
 	VXORPS  Y1, Y1, Y1
 	VMAXPS  Y0, Y1, Y0
 	VMOVUPS Y0, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop158
+	JMP     loop194
 
-rest159:
+rest195:
 	TESTQ      CX, CX
-	JZ         done160
+	JZ         done196
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y0
@@ -3535,7 +4022,7 @@ rest159:
 	VMAXPS     Y1, Y2, Y1
 	VMASKMOVPS Y1, Y0, (AX)
 
-done160:
+done196:
 	VZEROUPPER
 	RET
 
@@ -3546,9 +4033,9 @@ TEXT ·tanhAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop161:
+loop197:
 	CMPQ         CX, $0x00000008
-	JL           rest162
+	JL           rest198
 	VMOVUPS      (AX), Y0
 	VANDPS       signBit<>+0(SB), Y0, Y2
 	VXORPS       Y2, Y0, Y1
@@ -3600,11 +4087,11 @@ loop161:
 	VMOVUPS      Y3, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop161
+	JMP          loop197
 
-rest162:
+rest198:
 	TESTQ        CX, CX
-	JZ           done163
+	JZ           done199
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -3658,7 +4145,7 @@ rest162:
 	VBLENDVPS    Y1, Y5, Y4, Y4
 	VMASKMOVPS   Y4, Y0, (AX)
 
-done163:
+done199:
 	VZEROUPPER
 	RET
 
@@ -3673,16 +4160,16 @@ TEXT ·mulAddAVX2(SB), NOSPLIT, $0-80
 	LEAQ (BX)(BX*2), SI
 	LEAQ (BX)(BX*4), DI
 
-strip164:
+strip200:
 	CMPQ DX, $0x00000010
-	JL   narrower165
+	JL   narrower201
 	MOVQ x+16(FP), R8
 	MOVQ n+32(FP), R10
 	MOVQ AX, R9
 
-tokens166:
+tokens202:
 	CMPQ   R10, $0x00000006
-	JL     fewer167
+	JL     fewer203
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -3700,7 +4187,7 @@ tokens166:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column168:
+column204:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
 	VBROADCASTSS (R14), Y14
@@ -3724,83 +4211,83 @@ column168:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column168
+	JNZ          column204
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store169
+	JZ           store205
 	VMOVUPS      (R9), Y12
 	VADDPS       Y12, Y0, Y0
 	VMOVUPS      32(R9), Y12
 	VADDPS       Y12, Y1, Y1
 
-store169:
+store205:
 	VMOVUPS Y0, (R9)
 	VMOVUPS Y1, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store170
+	JZ      store206
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y2, Y2
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y3, Y3
 
-store170:
+store206:
 	VMOVUPS Y2, (R9)
 	VMOVUPS Y3, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store171
+	JZ      store207
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y4, Y4
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y5, Y5
 
-store171:
+store207:
 	VMOVUPS Y4, (R9)
 	VMOVUPS Y5, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store172
+	JZ      store208
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y6, Y6
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y7, Y7
 
-store172:
+store208:
 	VMOVUPS Y6, (R9)
 	VMOVUPS Y7, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store173
+	JZ      store209
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y8, Y8
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y9, Y9
 
-store173:
+store209:
 	VMOVUPS Y8, (R9)
 	VMOVUPS Y9, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store174
+	JZ      store210
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y10, Y10
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y11, Y11
 
-store174:
+store210:
 	VMOVUPS Y10, (R9)
 	VMOVUPS Y11, 32(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(SI*2), R8
 	SUBQ    $0x00000006, R10
-	JMP     tokens166
+	JMP     tokens202
 
-fewer167:
-tokens175:
+fewer203:
+tokens211:
 	CMPQ   R10, $0x00000004
-	JL     fewer176
+	JL     fewer212
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -3814,7 +4301,7 @@ tokens175:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column177:
+column213:
 	VMOVUPS      (R11), Y8
 	VMOVUPS      32(R11), Y9
 	VBROADCASTSS (R14), Y10
@@ -3832,61 +4319,61 @@ column177:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column177
+	JNZ          column213
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store178
+	JZ           store214
 	VMOVUPS      (R9), Y8
 	VADDPS       Y8, Y0, Y0
 	VMOVUPS      32(R9), Y8
 	VADDPS       Y8, Y1, Y1
 
-store178:
+store214:
 	VMOVUPS Y0, (R9)
 	VMOVUPS Y1, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store179
+	JZ      store215
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y2, Y2
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y3, Y3
 
-store179:
+store215:
 	VMOVUPS Y2, (R9)
 	VMOVUPS Y3, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store180
+	JZ      store216
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y4, Y4
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y5, Y5
 
-store180:
+store216:
 	VMOVUPS Y4, (R9)
 	VMOVUPS Y5, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store181
+	JZ      store217
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y6, Y6
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y7, Y7
 
-store181:
+store217:
 	VMOVUPS Y6, (R9)
 	VMOVUPS Y7, 32(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*4), R8
 	SUBQ    $0x00000004, R10
-	JMP     tokens175
+	JMP     tokens211
 
-fewer176:
-tokens182:
+fewer212:
+tokens218:
 	CMPQ   R10, $0x00000002
-	JL     fewer183
+	JL     fewer219
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -3896,7 +4383,7 @@ tokens182:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column184:
+column220:
 	VMOVUPS      (R11), Y4
 	VMOVUPS      32(R11), Y5
 	VBROADCASTSS (R14), Y6
@@ -3908,39 +4395,39 @@ column184:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column184
+	JNZ          column220
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store185
+	JZ           store221
 	VMOVUPS      (R9), Y4
 	VADDPS       Y4, Y0, Y0
 	VMOVUPS      32(R9), Y4
 	VADDPS       Y4, Y1, Y1
 
-store185:
+store221:
 	VMOVUPS Y0, (R9)
 	VMOVUPS Y1, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store186
+	JZ      store222
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y2, Y2
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y3, Y3
 
-store186:
+store222:
 	VMOVUPS Y2, (R9)
 	VMOVUPS Y3, 32(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*2), R8
 	SUBQ    $0x00000002, R10
-	JMP     tokens182
+	JMP     tokens218
 
-fewer183:
-tokens187:
+fewer219:
+tokens223:
 	CMPQ   R10, $0x00000001
-	JL     fewer188
+	JL     fewer224
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	MOVQ   ldw+48(FP), R12
@@ -3948,7 +4435,7 @@ tokens187:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column189:
+column225:
 	VMOVUPS      (R11), Y2
 	VMOVUPS      32(R11), Y3
 	VBROADCASTSS (R14), Y4
@@ -3957,41 +4444,41 @@ column189:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column189
+	JNZ          column225
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store190
+	JZ           store226
 	VMOVUPS      (R9), Y2
 	VADDPS       Y2, Y0, Y0
 	VMOVUPS      32(R9), Y2
 	VADDPS       Y2, Y1, Y1
 
-store190:
+store226:
 	VMOVUPS Y0, (R9)
 	VMOVUPS Y1, 32(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*1), R8
 	SUBQ    $0x00000001, R10
-	JMP     tokens187
+	JMP     tokens223
 
-fewer188:
+fewer224:
 	ADDQ $0x00000040, AX
 	ADDQ $0x00000040, CX
 	SUBQ $0x00000010, DX
-	JMP  strip164
+	JMP  strip200
 
-narrower165:
-strip191:
+narrower201:
+strip227:
 	CMPQ DX, $0x00000008
-	JL   narrower192
+	JL   narrower228
 	MOVQ x+16(FP), R8
 	MOVQ n+32(FP), R10
 	MOVQ AX, R9
 
-tokens193:
+tokens229:
 	CMPQ   R10, $0x0000000c
-	JL     fewer194
+	JL     fewer230
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -4010,7 +4497,7 @@ tokens193:
 	MOVQ   R8, R14
 	LEAQ   (R8)(SI*2), R15
 
-column195:
+column231:
 	VMOVUPS      (R11), Y12
 	VBROADCASTSS (R14), Y13
 	VFMADD231PS  Y12, Y13, Y0
@@ -4040,113 +4527,113 @@ column195:
 	ADDQ         $0x00000004, R14
 	ADDQ         $0x00000004, R15
 	DECQ         R13
-	JNZ          column195
+	JNZ          column231
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store196
+	JZ           store232
 	VMOVUPS      (R9), Y12
 	VADDPS       Y12, Y0, Y0
 
-store196:
+store232:
 	VMOVUPS Y0, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store197
+	JZ      store233
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y1, Y1
 
-store197:
+store233:
 	VMOVUPS Y1, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store198
+	JZ      store234
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y2, Y2
 
-store198:
+store234:
 	VMOVUPS Y2, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store199
+	JZ      store235
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y3, Y3
 
-store199:
+store235:
 	VMOVUPS Y3, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store200
+	JZ      store236
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y4, Y4
 
-store200:
+store236:
 	VMOVUPS Y4, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store201
+	JZ      store237
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y5, Y5
 
-store201:
+store237:
 	VMOVUPS Y5, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store202
+	JZ      store238
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y6, Y6
 
-store202:
+store238:
 	VMOVUPS Y6, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store203
+	JZ      store239
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y7, Y7
 
-store203:
+store239:
 	VMOVUPS Y7, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store204
+	JZ      store240
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y8, Y8
 
-store204:
+store240:
 	VMOVUPS Y8, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store205
+	JZ      store241
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y9, Y9
 
-store205:
+store241:
 	VMOVUPS Y9, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store206
+	JZ      store242
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y10, Y10
 
-store206:
+store242:
 	VMOVUPS Y10, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store207
+	JZ      store243
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y11, Y11
 
-store207:
+store243:
 	VMOVUPS Y11, (R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(SI*4), R8
 	SUBQ    $0x0000000c, R10
-	JMP     tokens193
+	JMP     tokens229
 
-fewer194:
-tokens208:
+fewer230:
+tokens244:
 	CMPQ   R10, $0x00000004
-	JL     fewer209
+	JL     fewer245
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -4156,7 +4643,7 @@ tokens208:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column210:
+column246:
 	VMOVUPS      (R11), Y4
 	VBROADCASTSS (R14), Y5
 	VFMADD231PS  Y4, Y5, Y0
@@ -4169,95 +4656,95 @@ column210:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column210
+	JNZ          column246
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store211
+	JZ           store247
 	VMOVUPS      (R9), Y4
 	VADDPS       Y4, Y0, Y0
 
-store211:
+store247:
 	VMOVUPS Y0, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store212
+	JZ      store248
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y1, Y1
 
-store212:
+store248:
 	VMOVUPS Y1, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store213
+	JZ      store249
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y2, Y2
 
-store213:
+store249:
 	VMOVUPS Y2, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store214
+	JZ      store250
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y3, Y3
 
-store214:
+store250:
 	VMOVUPS Y3, (R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*4), R8
 	SUBQ    $0x00000004, R10
-	JMP     tokens208
+	JMP     tokens244
 
-fewer209:
-tokens215:
+fewer245:
+tokens251:
 	CMPQ   R10, $0x00000001
-	JL     fewer216
+	JL     fewer252
 	VXORPS Y0, Y0, Y0
 	MOVQ   ldw+48(FP), R12
 	MOVQ   k+56(FP), R13
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column217:
+column253:
 	VMOVUPS      (R11), Y1
 	VBROADCASTSS (R14), Y2
 	VFMADD231PS  Y1, Y2, Y0
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column217
+	JNZ          column253
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store218
+	JZ           store254
 	VMOVUPS      (R9), Y1
 	VADDPS       Y1, Y0, Y0
 
-store218:
+store254:
 	VMOVUPS Y0, (R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*1), R8
 	SUBQ    $0x00000001, R10
-	JMP     tokens215
+	JMP     tokens251
 
-fewer216:
+fewer252:
 	ADDQ $0x00000020, AX
 	ADDQ $0x00000020, CX
 	SUBQ $0x00000008, DX
-	JMP  strip191
+	JMP  strip227
 
-narrower192:
+narrower228:
 	TESTQ   DX, DX
-	JZ      done219
+	JZ      done255
 	LEAQ    laneMasks<>+0(SB), R8
 	NEGQ    DX
 	VMOVUPS 32(R8)(DX*4), Y0
 	MOVQ    x+16(FP), DX
 	MOVQ    n+32(FP), R8
 
-tokens220:
+tokens256:
 	CMPQ   R8, $0x0000000c
-	JL     fewer221
+	JL     fewer257
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
@@ -4276,7 +4763,7 @@ tokens220:
 	MOVQ   DX, R12
 	LEAQ   (DX)(SI*2), R13
 
-column222:
+column258:
 	VMASKMOVPS   (R9), Y0, Y13
 	VBROADCASTSS (R12), Y14
 	VFMADD231PS  Y13, Y14, Y1
@@ -4306,113 +4793,113 @@ column222:
 	ADDQ         $0x00000004, R12
 	ADDQ         $0x00000004, R13
 	DECQ         R11
-	JNZ          column222
+	JNZ          column258
 	MOVQ         ldy+8(FP), R9
 	MOVQ         add+72(FP), R10
 	TESTQ        R10, R10
-	JZ           store223
+	JZ           store259
 	VMASKMOVPS   (AX), Y0, Y13
 	VADDPS       Y13, Y1, Y1
 
-store223:
+store259:
 	VMASKMOVPS Y1, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
-	JZ         store224
+	JZ         store260
 	VMASKMOVPS (AX), Y0, Y1
 	VADDPS     Y1, Y2, Y2
 
-store224:
+store260:
 	VMASKMOVPS Y2, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
-	JZ         store225
+	JZ         store261
 	VMASKMOVPS (AX), Y0, Y1
 	VADDPS     Y1, Y3, Y3
 
-store225:
+store261:
 	VMASKMOVPS Y3, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
-	JZ         store226
+	JZ         store262
 	VMASKMOVPS (AX), Y0, Y1
 	VADDPS     Y1, Y4, Y4
 
-store226:
+store262:
 	VMASKMOVPS Y4, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
-	JZ         store227
+	JZ         store263
 	VMASKMOVPS (AX), Y0, Y1
 	VADDPS     Y1, Y5, Y5
 
-store227:
+store263:
 	VMASKMOVPS Y5, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
-	JZ         store228
+	JZ         store264
 	VMASKMOVPS (AX), Y0, Y1
 	VADDPS     Y1, Y6, Y6
 
-store228:
+store264:
 	VMASKMOVPS Y6, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
-	JZ         store229
+	JZ         store265
 	VMASKMOVPS (AX), Y0, Y1
 	VADDPS     Y1, Y7, Y7
 
-store229:
+store265:
 	VMASKMOVPS Y7, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
-	JZ         store230
+	JZ         store266
 	VMASKMOVPS (AX), Y0, Y1
 	VADDPS     Y1, Y8, Y8
 
-store230:
+store266:
 	VMASKMOVPS Y8, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
-	JZ         store231
+	JZ         store267
 	VMASKMOVPS (AX), Y0, Y1
 	VADDPS     Y1, Y9, Y9
 
-store231:
+store267:
 	VMASKMOVPS Y9, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
-	JZ         store232
+	JZ         store268
 	VMASKMOVPS (AX), Y0, Y1
 	VADDPS     Y1, Y10, Y10
 
-store232:
+store268:
 	VMASKMOVPS Y10, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
-	JZ         store233
+	JZ         store269
 	VMASKMOVPS (AX), Y0, Y1
 	VADDPS     Y1, Y11, Y11
 
-store233:
+store269:
 	VMASKMOVPS Y11, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
-	JZ         store234
+	JZ         store270
 	VMASKMOVPS (AX), Y0, Y1
 	VADDPS     Y1, Y12, Y12
 
-store234:
+store270:
 	VMASKMOVPS Y12, Y0, (AX)
 	ADDQ       R9, AX
 	LEAQ       (DX)(SI*4), DX
 	SUBQ       $0x0000000c, R8
-	JMP        tokens220
+	JMP        tokens256
 
-fewer221:
-tokens235:
+fewer257:
+tokens271:
 	CMPQ   R8, $0x00000004
-	JL     fewer236
+	JL     fewer272
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
@@ -4422,7 +4909,7 @@ tokens235:
 	MOVQ   CX, DI
 	MOVQ   DX, R11
 
-column237:
+column273:
 	VMASKMOVPS   (DI), Y0, Y5
 	VBROADCASTSS (R11), Y6
 	VFMADD231PS  Y5, Y6, Y1
@@ -4435,79 +4922,79 @@ column237:
 	ADDQ         R9, DI
 	ADDQ         $0x00000004, R11
 	DECQ         R10
-	JNZ          column237
+	JNZ          column273
 	MOVQ         ldy+8(FP), DI
 	MOVQ         add+72(FP), R9
 	TESTQ        R9, R9
-	JZ           store238
+	JZ           store274
 	VMASKMOVPS   (AX), Y0, Y5
 	VADDPS       Y5, Y1, Y1
 
-store238:
+store274:
 	VMASKMOVPS Y1, Y0, (AX)
 	ADDQ       DI, AX
 	TESTQ      R9, R9
-	JZ         store239
+	JZ         store275
 	VMASKMOVPS (AX), Y0, Y1
 	VADDPS     Y1, Y2, Y2
 
-store239:
+store275:
 	VMASKMOVPS Y2, Y0, (AX)
 	ADDQ       DI, AX
 	TESTQ      R9, R9
-	JZ         store240
+	JZ         store276
 	VMASKMOVPS (AX), Y0, Y1
 	VADDPS     Y1, Y3, Y3
 
-store240:
+store276:
 	VMASKMOVPS Y3, Y0, (AX)
 	ADDQ       DI, AX
 	TESTQ      R9, R9
-	JZ         store241
+	JZ         store277
 	VMASKMOVPS (AX), Y0, Y1
 	VADDPS     Y1, Y4, Y4
 
-store241:
+store277:
 	VMASKMOVPS Y4, Y0, (AX)
 	ADDQ       DI, AX
 	LEAQ       (DX)(BX*4), DX
 	SUBQ       $0x00000004, R8
-	JMP        tokens235
+	JMP        tokens271
 
-fewer236:
-tokens242:
+fewer272:
+tokens278:
 	CMPQ   R8, $0x00000001
-	JL     fewer243
+	JL     fewer279
 	VXORPS Y1, Y1, Y1
 	MOVQ   ldw+48(FP), DI
 	MOVQ   k+56(FP), R9
 	MOVQ   CX, SI
 	MOVQ   DX, R10
 
-column244:
+column280:
 	VMASKMOVPS   (SI), Y0, Y2
 	VBROADCASTSS (R10), Y3
 	VFMADD231PS  Y2, Y3, Y1
 	ADDQ         DI, SI
 	ADDQ         $0x00000004, R10
 	DECQ         R9
-	JNZ          column244
+	JNZ          column280
 	MOVQ         ldy+8(FP), SI
 	MOVQ         add+72(FP), DI
 	TESTQ        DI, DI
-	JZ           store245
+	JZ           store281
 	VMASKMOVPS   (AX), Y0, Y2
 	VADDPS       Y2, Y1, Y1
 
-store245:
+store281:
 	VMASKMOVPS Y1, Y0, (AX)
 	ADDQ       SI, AX
 	LEAQ       (DX)(BX*1), DX
 	SUBQ       $0x00000001, R8
-	JMP        tokens242
+	JMP        tokens278
 
-fewer243:
-done219:
+fewer279:
+done255:
 	VZEROUPPER
 	RET
 
@@ -4522,14 +5009,14 @@ TEXT ·transposeF32AVX2(SB), NOSPLIT, $0-40
 	MOVQ cols+32(FP), SI
 	SHLQ $0x02, SI
 
-rows246:
+rows282:
 	CMPQ BX, $0x00000008
-	JL   rest247
+	JL   rest283
 	MOVQ cols+32(FP), R9
 	MOVQ DX, DI
 	MOVQ AX, R8
 
-columns249:
+columns285:
 	MOVQ        DI, R10
 	VMOVUPS     (R10), X0
 	ADDQ        SI, R10
@@ -4564,7 +5051,7 @@ columns249:
 	VMOVUPS     Y5, (R10)
 	ADDQ        CX, R10
 	SUBQ        $0x00000004, R9
-	JLE         done250
+	JLE         done286
 	MOVQ        $0x00000004, R11
 	MOVQ        R9, R10
 	CMPQ        R9, R11
@@ -4573,18 +5060,18 @@ columns249:
 	LEAQ        (DI)(R10*4), DI
 	IMULQ       CX, R10
 	ADDQ        R10, R8
-	JMP         columns249
+	JMP         columns285
 
-done250:
+done286:
 	IMUL3Q $0x00000008, SI, DI
 	ADDQ   DI, DX
 	ADDQ   $0x00000020, AX
 	SUBQ   $0x00000008, BX
-	JMP    rows246
+	JMP    rows282
 
-rest247:
+rest283:
 	TESTQ   BX, BX
-	JZ      end248
+	JZ      end284
 	LEAQ    laneMasks<>+0(SB), DI
 	MOVQ    BX, R8
 	NEGQ    R8
@@ -4592,7 +5079,7 @@ rest247:
 	MOVQ    cols+32(FP), DI
 	MOVQ    AX, AX
 
-columns251:
+columns287:
 	MOVQ        DX, R8
 	VMOVUPS     (R8), X9
 	XORQ        R9, R9
@@ -4648,7 +5135,7 @@ columns251:
 	VMASKMOVPS  Y2, Y0, (R8)
 	ADDQ        CX, R8
 	SUBQ        $0x00000004, DI
-	JLE         done252
+	JLE         done288
 	MOVQ        $0x00000004, R9
 	MOVQ        DI, R8
 	CMPQ        DI, R9
@@ -4657,10 +5144,10 @@ columns251:
 	LEAQ        (DX)(R8*4), DX
 	IMULQ       CX, R8
 	ADDQ        R8, AX
-	JMP         columns251
+	JMP         columns287
 
-done252:
-end248:
+done288:
+end284:
 	VZEROUPPER
 	RET
 
@@ -4675,14 +5162,14 @@ TEXT ·transposeF16AVX2(SB), NOSPLIT, $0-40
 	MOVQ cols+32(FP), SI
 	SHLQ $0x01, SI
 
-rows253:
+rows289:
 	CMPQ BX, $0x00000008
-	JL   rest254
+	JL   rest290
 	MOVQ cols+32(FP), R9
 	MOVQ DX, DI
 	MOVQ AX, R8
 
-columns256:
+columns292:
 	MOVQ       DI, R10
 	VMOVUPS    (R10), X0
 	ADDQ       SI, R10
@@ -4749,7 +5236,7 @@ columns256:
 	VMOVUPS    Y0, (R10)
 	ADDQ       CX, R10
 	SUBQ       $0x00000008, R9
-	JLE        done257
+	JLE        done293
 	MOVQ       $0x00000008, R11
 	MOVQ       R9, R10
 	CMPQ       R9, R11
@@ -4758,18 +5245,18 @@ columns256:
 	LEAQ       (DI)(R10*2), DI
 	IMULQ      CX, R10
 	ADDQ       R10, R8
-	JMP        columns256
+	JMP        columns292
 
-done257:
+done293:
 	IMUL3Q $0x00000008, SI, DI
 	ADDQ   DI, DX
 	ADDQ   $0x00000020, AX
 	SUBQ   $0x00000008, BX
-	JMP    rows253
+	JMP    rows289
 
-rest254:
+rest290:
 	TESTQ   BX, BX
-	JZ      end255
+	JZ      end291
 	LEAQ    laneMasks<>+0(SB), DI
 	MOVQ    BX, R8
 	NEGQ    R8
@@ -4777,7 +5264,7 @@ rest254:
 	MOVQ    cols+32(FP), DI
 	MOVQ    AX, AX
 
-columns258:
+columns294:
 	MOVQ       DX, R8
 	VMOVUPS    (R8), X1
 	XORQ       R9, R9
@@ -4865,7 +5352,7 @@ columns258:
 	VMASKMOVPS Y1, Y0, (R8)
 	ADDQ       CX, R8
 	SUBQ       $0x00000008, DI
-	JLE        done259
+	JLE        done295
 	MOVQ       $0x00000008, R9
 	MOVQ       DI, R8
 	CMPQ       DI, R9
@@ -4874,10 +5361,10 @@ columns258:
 	LEAQ       (DX)(R8*2), DX
 	IMULQ      CX, R8
 	ADDQ       R8, AX
-	JMP        columns258
+	JMP        columns294
 
-done259:
-end255:
+done295:
+end291:
 	VZEROUPPER
 	RET
 
@@ -4893,15 +5380,15 @@ TEXT ·transposeI8AVX2(SB), NOSPLIT, $0-48
 	SHLQ $0x00, SI
 	MOVQ scales+24(FP), DI
 
-rows260:
+rows296:
 	CMPQ    BX, $0x00000008
-	JL      rest261
+	JL      rest297
 	VMOVUPS (DI), Y0
 	MOVQ    cols+40(FP), R10
 	MOVQ    DX, R8
 	MOVQ    AX, R9
 
-columns263:
+columns299:
 	MOVQ       R8, R11
 	VPMOVSXBW  (R11), X1
 	ADDQ       SI, R11
@@ -4984,7 +5471,7 @@ columns263:
 	VMOVUPS    Y1, (R11)
 	ADDQ       CX, R11
 	SUBQ       $0x00000008, R10
-	JLE        done264
+	JLE        done300
 	MOVQ       $0x00000008, R12
 	MOVQ       R10, R11
 	CMPQ       R10, R12
@@ -4993,19 +5480,19 @@ columns263:
 	LEAQ       (R8)(R11*1), R8
 	IMULQ      CX, R11
 	ADDQ       R11, R9
-	JMP        columns263
+	JMP        columns299
 
-done264:
+done300:
 	IMUL3Q $0x00000008, SI, R8
 	ADDQ   R8, DX
 	ADDQ   $0x00000020, AX
 	ADDQ   $0x00000020, DI
 	SUBQ   $0x00000008, BX
-	JMP    rows260
+	JMP    rows296
 
-rest261:
+rest297:
 	TESTQ      BX, BX
-	JZ         end262
+	JZ         end298
 	LEAQ       laneMasks<>+0(SB), R8
 	MOVQ       BX, R9
 	NEGQ       R9
@@ -5014,7 +5501,7 @@ rest261:
 	MOVQ       cols+40(FP), DI
 	MOVQ       AX, AX
 
-columns265:
+columns301:
 	MOVQ       DX, R8
 	VPMOVSXBW  (R8), X2
 	XORQ       R9, R9
@@ -5118,7 +5605,7 @@ columns265:
 	VMASKMOVPS Y2, Y0, (R8)
 	ADDQ       CX, R8
 	SUBQ       $0x00000008, DI
-	JLE        done266
+	JLE        done302
 	MOVQ       $0x00000008, R9
 	MOVQ       DI, R8
 	CMPQ       DI, R9
@@ -5127,10 +5614,10 @@ columns265:
 	LEAQ       (DX)(R8*1), DX
 	IMULQ      CX, R8
 	ADDQ       R8, AX
-	JMP        columns265
+	JMP        columns301
 
-done266:
-end262:
+done302:
+end298:
 	VZEROUPPER
 	RET
 
@@ -5144,13 +5631,13 @@ TEXT ·widenQ8AVX2(SB), NOSPLIT, $0-40
 	MOVQ rows+24(FP), BX
 	MOVQ cols+32(FP), SI
 
-row267:
+row303:
 	VBROADCASTSS (DX), Y0
 	MOVQ         SI, DI
 
-columns268:
+columns304:
 	CMPQ      DI, $0x00000008
-	JL        last269
+	JL        last305
 	VPMOVSXBD (CX), Y1
 	VCVTDQ2PS Y1, Y1
 	VMULPS    Y0, Y1, Y1
@@ -5158,11 +5645,11 @@ columns268:
 	ADDQ      $0x00000008, CX
 	ADDQ      $0x00000020, AX
 	SUBQ      $0x00000008, DI
-	JMP       columns268
+	JMP       columns304
 
-last269:
+last305:
 	TESTQ     DI, DI
-	JZ        next270
+	JZ        next306
 	SUBQ      $0x00000008, DI
 	ADDQ      DI, CX
 	LEAQ      (AX)(DI*4), AX
@@ -5173,10 +5660,91 @@ last269:
 	ADDQ      $0x00000008, CX
 	ADDQ      $0x00000020, AX
 
-next270:
+next306:
 	ADDQ $0x00000004, DX
 	DECQ BX
-	JNZ  row267
+	JNZ  row303
+	VZEROUPPER
+	RET
+
+// func magnitudeAVX2(x *float32, n int) float32
+// Requires: AVX, AVX2, SSE
+TEXT ·magnitudeAVX2(SB), NOSPLIT, $0-20
+	// The largest |x|, or a NaN.
+	VXORPS       Y0, Y0, Y0
+	MOVL         $0x7fffffff, AX
+	VMOVD        AX, X1
+	VPBROADCASTD X1, Y1
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+
+loop307:
+	CMPQ    CX, $0x00000008
+	JL      rest308
+	VMOVUPS (AX), Y2
+	VPAND   Y2, Y1, Y2
+	VPMAXSD Y0, Y2, Y0
+	ADDQ    $0x00000020, AX
+	SUBQ    $0x00000008, CX
+	JMP     loop307
+
+rest308:
+	TESTQ      CX, CX
+	JZ         done309
+	LEAQ       laneMasks<>+0(SB), DX
+	NEGQ       CX
+	VMOVUPS    32(DX)(CX*4), Y2
+	VMASKMOVPS (AX), Y2, Y2
+	VPAND      Y2, Y1, Y1
+	VPMAXSD    Y0, Y1, Y0
+
+done309:
+	VEXTRACTF128 $0x01, Y0, X1
+	VPMAXSD      X0, X1, X1
+	VPSHUFD      $0x4e, X1, X0
+	VPMAXSD      X0, X1, X1
+	VPSHUFD      $0xb1, X1, X0
+	VPMAXSD      X0, X1, X1
+	MOVSS        X1, ret+16(FP)
+	VZEROUPPER
+	RET
+
+// func roundQ8AVX2(dst *byte, src *float32, scale float32, n int)
+// Requires: AVX, AVX2, SSE
+TEXT ·roundQ8AVX2(SB), NOSPLIT, $0-32
+	// dst = round(src/scale) within +-127
+	MOVSS        scale+16(FP), X0
+	VBROADCASTSS X0, Y0
+	MOVL         $0x42fe0000, AX
+	VMOVD        AX, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0xc2fe0000, AX
+	VMOVD        AX, X2
+	VPBROADCASTD X2, Y2
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+24(FP), DX
+
+loop310:
+	VMOVUPS      (CX), Y3
+	VDIVPS       Y0, Y3, Y3
+	VMINPS       Y1, Y3, Y3
+	VMAXPS       Y2, Y3, Y3
+	VCVTPS2DQ    Y3, Y3
+	VMOVUPS      32(CX), Y4
+	VDIVPS       Y0, Y4, Y4
+	VMINPS       Y1, Y4, Y4
+	VMAXPS       Y2, Y4, Y4
+	VCVTPS2DQ    Y4, Y4
+	VPACKSSDW    Y4, Y3, Y3
+	VPERMQ       $0xd8, Y3, Y3
+	VEXTRACTF128 $0x01, Y3, X4
+	VPACKSSWB    X4, X3, X4
+	VMOVDQU      X4, (AX)
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000040, CX
+	SUBQ         $0x00000010, DX
+	JNZ          loop310
 	VZEROUPPER
 	RET
 
@@ -5193,9 +5761,9 @@ TEXT ·penaliseTileAVX2(SB), NOSPLIT, $0-76
 	VBROADCASTSS X0, Y0
 	VMOVUPS      infinity<>+0(SB), Y1
 
-strip271:
+strip311:
 	CMPQ         SI, $0x00000020
-	JL           narrower272
+	JL           narrower312
 	MOVQ         field+40(FP), DI
 	VBROADCASTSS (DI), Y2
 	VMOVUPS      (DX), Y3
@@ -5242,7 +5810,7 @@ strip271:
 	MOVQ         rowMax+56(FP), R10
 	MOVQ         AX, R8
 
-row273:
+row313:
 	VBROADCASTSS (DI), Y2
 	VMOVUPS      negInfinity<>+0(SB), Y11
 	VMINPS       Y3, Y2, Y3
@@ -5301,7 +5869,7 @@ row273:
 	ADDQ         $0x00000004, DI
 	ADDQ         $0x00000004, R10
 	DECQ         R9
-	JNZ          row273
+	JNZ          row313
 	VMOVUPS      Y3, (DX)
 	VMOVUPS      Y5, 32(DX)
 	VMOVUPS      Y7, 64(DX)
@@ -5310,12 +5878,12 @@ row273:
 	ADDQ         $0x00000080, DX
 	ADDQ         $0x00000080, BX
 	SUBQ         $0x00000020, SI
-	JMP          strip271
+	JMP          strip311
 
-narrower272:
-strip274:
+narrower312:
+strip314:
 	CMPQ         SI, $0x00000008
-	JL           narrower275
+	JL           narrower315
 	MOVQ         field+40(FP), DI
 	VBROADCASTSS (DI), Y2
 	VMOVUPS      (DX), Y3
@@ -5332,7 +5900,7 @@ strip274:
 	MOVQ         rowMax+56(FP), R10
 	MOVQ         AX, R8
 
-row276:
+row316:
 	VBROADCASTSS (DI), Y2
 	VMOVUPS      negInfinity<>+0(SB), Y5
 	VMINPS       Y3, Y2, Y3
@@ -5358,17 +5926,17 @@ row276:
 	ADDQ         $0x00000004, DI
 	ADDQ         $0x00000004, R10
 	DECQ         R9
-	JNZ          row276
+	JNZ          row316
 	VMOVUPS      Y3, (DX)
 	ADDQ         $0x00000020, AX
 	ADDQ         $0x00000020, DX
 	ADDQ         $0x00000020, BX
 	SUBQ         $0x00000008, SI
-	JMP          strip274
+	JMP          strip314
 
-narrower275:
+narrower315:
 	TESTQ        SI, SI
-	JZ           done277
+	JZ           done317
 	LEAQ         laneMasks<>+0(SB), DI
 	NEGQ         SI
 	VMOVUPS      32(DI)(SI*4), Y2
@@ -5389,7 +5957,7 @@ narrower275:
 	MOVQ         n+16(FP), BX
 	MOVQ         rowMax+56(FP), DI
 
-row278:
+row318:
 	VBROADCASTSS (SI), Y3
 	VMOVUPS      negInfinity<>+0(SB), Y6
 	VMINPS       Y4, Y3, Y4
@@ -5415,10 +5983,10 @@ row278:
 	ADDQ         $0x00000004, SI
 	ADDQ         $0x00000004, DI
 	DECQ         BX
-	JNZ          row278
+	JNZ          row318
 	VMASKMOVPS   Y4, Y2, (DX)
 
-done277:
+done317:
 	VXORPS       signBit<>+0(SB), Y1, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VMAXPS       X0, X1, X1
@@ -5446,7 +6014,7 @@ TEXT ·expSumTileAVX2(SB), NOSPLIT, $0-48
 	NEGQ    R8
 	VMOVUPS 32(DI)(R8*4), Y0
 
-row279:
+row319:
 	VXORPS       Y2, Y2, Y2
 	VBROADCASTSS (DX), Y1
 	VCMPPS       $0x00, negInfinity<>+0(SB), Y1, Y3
@@ -5454,9 +6022,9 @@ row279:
 	MOVQ         width+24(FP), R8
 	MOVQ         AX, DI
 
-loop280:
+loop320:
 	CMPQ         R8, $0x00000008
-	JL           rest281
+	JL           rest321
 	VMOVUPS      (DI), Y3
 	VXORPS       Y4, Y4, Y4
 	VSUBPS       Y1, Y3, Y3
@@ -5492,11 +6060,11 @@ loop280:
 	VADDPS       Y7, Y2, Y2
 	ADDQ         $0x00000020, DI
 	SUBQ         $0x00000008, R8
-	JMP          loop280
+	JMP          loop320
 
-rest281:
+rest321:
 	TESTQ        SI, SI
-	JZ           sum282
+	JZ           sum322
 	VMASKMOVPS   (DI), Y0, Y3
 	VXORPS       Y4, Y4, Y4
 	VSUBPS       Y1, Y3, Y3
@@ -5532,7 +6100,7 @@ rest281:
 	VMASKMOVPS   Y7, Y0, (DI)
 	VADDPS       Y7, Y2, Y2
 
-sum282:
+sum322:
 	VSHUFPS      $0xdd, Y2, Y2, Y1
 	VSHUFPS      $0x88, Y2, Y2, Y2
 	VADDPS       Y1, Y2, Y2
@@ -5548,7 +6116,7 @@ sum282:
 	ADDQ         $0x00000004, DX
 	ADDQ         $0x00000004, BX
 	DECQ         CX
-	JNZ          row279
+	JNZ          row319
 	VZEROUPPER
 	RET
 
@@ -5573,9 +6141,9 @@ TEXT ·gemvF32AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four283:
+four323:
 	CMPQ   BX, $0x00000004
-	JL     one284
+	JL     one324
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
@@ -5590,9 +6158,9 @@ four283:
 	VXORPS Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair286:
+pair326:
 	CMPQ        R12, SI
-	JGE         single287
+	JGE         single327
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -5618,11 +6186,11 @@ pair286:
 	VMOVUPS     64(R9)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000080, R12
-	JMP         pair286
+	JMP         pair326
 
-single287:
+single327:
 	CMPQ        R12, DI
-	JGE         rest288
+	JGE         rest328
 	VMOVUPS     (DX)(R12*1), Z9
 	VMOVUPS     (CX)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z1
@@ -5634,9 +6202,9 @@ single287:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000040, R12
 
-rest288:
+rest328:
 	TESTQ       R8, R8
-	JZ          sum289
+	JZ          sum329
 	VMOVUPS.Z   (DX)(R12*1), K1, Z9
 	VMOVUPS.Z   (CX)(R12*1), K1, Z10
 	VFMADD231PS Z10, Z9, Z2
@@ -5647,7 +6215,7 @@ rest288:
 	VMOVUPS.Z   (R9)(R12*1), K1, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum289:
+sum329:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
@@ -5677,19 +6245,19 @@ sum289:
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four283
+	JMP           four323
 
-one284:
+one324:
 	TESTQ  BX, BX
-	JZ     done285
+	JZ     done325
 	MOVQ   stride+16(FP), R9
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	XORQ   R9, R9
 
-pair290:
+pair330:
 	CMPQ        R9, SI
-	JGE         single291
+	JGE         single331
 	VMOVUPS     (DX)(R9*1), Z3
 	VMOVUPS     (CX)(R9*1), Z4
 	VFMADD231PS Z4, Z3, Z1
@@ -5697,24 +6265,24 @@ pair290:
 	VMOVUPS     64(CX)(R9*1), Z4
 	VFMADD231PS Z4, Z3, Z2
 	ADDQ        $0x00000080, R9
-	JMP         pair290
+	JMP         pair330
 
-single291:
+single331:
 	CMPQ        R9, DI
-	JGE         rest292
+	JGE         rest332
 	VMOVUPS     (DX)(R9*1), Z3
 	VMOVUPS     (CX)(R9*1), Z4
 	VFMADD231PS Z4, Z3, Z1
 	ADDQ        $0x00000040, R9
 
-rest292:
+rest332:
 	TESTQ       R8, R8
-	JZ          sum293
+	JZ          sum333
 	VMOVUPS.Z   (DX)(R9*1), K1, Z3
 	VMOVUPS.Z   (CX)(R9*1), K1, Z4
 	VFMADD231PS Z4, Z3, Z2
 
-sum293:
+sum333:
 	VADDPS        Z2, Z1, Z1
 	MOVQ          stride+16(FP), R9
 	VEXTRACTF64X4 $0x01, Z1, Y2
@@ -5732,9 +6300,9 @@ sum293:
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one284
+	JMP           one324
 
-done285:
+done325:
 	VZEROUPPER
 	RET
 
@@ -5759,9 +6327,9 @@ TEXT ·gemvF16AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four294:
+four334:
 	CMPQ   BX, $0x00000004
-	JL     one295
+	JL     one335
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
@@ -5776,9 +6344,9 @@ four294:
 	VXORPS Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair297:
+pair337:
 	CMPQ        R12, SI
-	JGE         single298
+	JGE         single338
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -5804,11 +6372,11 @@ pair297:
 	VCVTPH2PS   32(R9)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000040, R12
-	JMP         pair297
+	JMP         pair337
 
-single298:
+single338:
 	CMPQ        R12, DI
-	JGE         rest299
+	JGE         rest339
 	VMOVUPS     (DX)(R12*2), Z9
 	VCVTPH2PS   (CX)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z1
@@ -5820,9 +6388,9 @@ single298:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000020, R12
 
-rest299:
+rest339:
 	TESTQ       R8, R8
-	JZ          sum300
+	JZ          sum340
 	VMOVUPS.Z   (DX)(R12*2), K1, Z9
 	VMOVDQU16.Z (CX)(R12*1), K1, Y10
 	VCVTPH2PS   Y10, Z10
@@ -5837,7 +6405,7 @@ rest299:
 	VCVTPH2PS   Y10, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum300:
+sum340:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
@@ -5867,19 +6435,19 @@ sum300:
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four294
+	JMP           four334
 
-one295:
+one335:
 	TESTQ  BX, BX
-	JZ     done296
+	JZ     done336
 	MOVQ   stride+16(FP), R9
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	XORQ   R9, R9
 
-pair301:
+pair341:
 	CMPQ        R9, SI
-	JGE         single302
+	JGE         single342
 	VMOVUPS     (DX)(R9*2), Z3
 	VCVTPH2PS   (CX)(R9*1), Z4
 	VFMADD231PS Z4, Z3, Z1
@@ -5887,25 +6455,25 @@ pair301:
 	VCVTPH2PS   32(CX)(R9*1), Z4
 	VFMADD231PS Z4, Z3, Z2
 	ADDQ        $0x00000040, R9
-	JMP         pair301
+	JMP         pair341
 
-single302:
+single342:
 	CMPQ        R9, DI
-	JGE         rest303
+	JGE         rest343
 	VMOVUPS     (DX)(R9*2), Z3
 	VCVTPH2PS   (CX)(R9*1), Z4
 	VFMADD231PS Z4, Z3, Z1
 	ADDQ        $0x00000020, R9
 
-rest303:
+rest343:
 	TESTQ       R8, R8
-	JZ          sum304
+	JZ          sum344
 	VMOVUPS.Z   (DX)(R9*2), K1, Z3
 	VMOVDQU16.Z (CX)(R9*1), K1, Y4
 	VCVTPH2PS   Y4, Z4
 	VFMADD231PS Z4, Z3, Z2
 
-sum304:
+sum344:
 	VADDPS        Z2, Z1, Z1
 	MOVQ          stride+16(FP), R9
 	VEXTRACTF64X4 $0x01, Z1, Y2
@@ -5923,9 +6491,9 @@ sum304:
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one295
+	JMP           one335
 
-done296:
+done336:
 	VZEROUPPER
 	RET
 
@@ -5950,9 +6518,9 @@ TEXT ·gemvBF16AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four305:
+four345:
 	CMPQ   BX, $0x00000004
-	JL     one306
+	JL     one346
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
@@ -5967,9 +6535,9 @@ four305:
 	VXORPS Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair308:
+pair348:
 	CMPQ        R12, SI
-	JGE         single309
+	JGE         single349
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -6003,11 +6571,11 @@ pair308:
 	VPSLLD      $0x10, Z10, Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000040, R12
-	JMP         pair308
+	JMP         pair348
 
-single309:
+single349:
 	CMPQ        R12, DI
-	JGE         rest310
+	JGE         rest350
 	VMOVUPS     (DX)(R12*2), Z9
 	VPMOVZXWD   (CX)(R12*1), Z10
 	VPSLLD      $0x10, Z10, Z10
@@ -6023,9 +6591,9 @@ single309:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000020, R12
 
-rest310:
+rest350:
 	TESTQ       R8, R8
-	JZ          sum311
+	JZ          sum351
 	VMOVUPS.Z   (DX)(R12*2), K1, Z9
 	VPMOVZXWD.Z (CX)(R12*1), K1, Z10
 	VPSLLD      $0x10, Z10, Z10
@@ -6040,7 +6608,7 @@ rest310:
 	VPSLLD      $0x10, Z10, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum311:
+sum351:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
@@ -6070,19 +6638,19 @@ sum311:
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four305
+	JMP           four345
 
-one306:
+one346:
 	TESTQ  BX, BX
-	JZ     done307
+	JZ     done347
 	MOVQ   stride+16(FP), R9
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	XORQ   R9, R9
 
-pair312:
+pair352:
 	CMPQ        R9, SI
-	JGE         single313
+	JGE         single353
 	VMOVUPS     (DX)(R9*2), Z3
 	VPMOVZXWD   (CX)(R9*1), Z4
 	VPSLLD      $0x10, Z4, Z4
@@ -6092,26 +6660,26 @@ pair312:
 	VPSLLD      $0x10, Z4, Z4
 	VFMADD231PS Z4, Z3, Z2
 	ADDQ        $0x00000040, R9
-	JMP         pair312
+	JMP         pair352
 
-single313:
+single353:
 	CMPQ        R9, DI
-	JGE         rest314
+	JGE         rest354
 	VMOVUPS     (DX)(R9*2), Z3
 	VPMOVZXWD   (CX)(R9*1), Z4
 	VPSLLD      $0x10, Z4, Z4
 	VFMADD231PS Z4, Z3, Z1
 	ADDQ        $0x00000020, R9
 
-rest314:
+rest354:
 	TESTQ       R8, R8
-	JZ          sum315
+	JZ          sum355
 	VMOVUPS.Z   (DX)(R9*2), K1, Z3
 	VPMOVZXWD.Z (CX)(R9*1), K1, Z4
 	VPSLLD      $0x10, Z4, Z4
 	VFMADD231PS Z4, Z3, Z2
 
-sum315:
+sum355:
 	VADDPS        Z2, Z1, Z1
 	MOVQ          stride+16(FP), R9
 	VEXTRACTF64X4 $0x01, Z1, Y2
@@ -6129,9 +6697,215 @@ sum315:
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one306
+	JMP           one346
 
-done307:
+done347:
+	VZEROUPPER
+	RET
+
+// func gemvI8AVX512(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
+// Requires: AVX, AVX2, AVX512DQ, AVX512F, AVX512VL, MMX+, SSE
+TEXT ·gemvI8AVX512(SB), NOSPLIT, $0-64
+	// y[r] = scale * sum of w[r,c]*x[c]
+	MOVQ         y+0(FP), AX
+	MOVQ         w+8(FP), CX
+	MOVQ         x+24(FP), DX
+	MOVQ         rows+40(FP), BX
+	MOVSS        scale+48(FP), X0
+	VBROADCASTSS X0, X0
+	MOVQ         cols+32(FP), R8
+	MOVQ         R8, SI
+	ANDQ         $-32, SI
+	MOVQ         R8, DI
+	ANDQ         $-16, DI
+	ANDQ         $+15, R8
+	SHLQ         $0x00, SI
+	SHLQ         $0x00, DI
+	LEAQ         wordMasks<>+0(SB), R9
+	KMOVW        (R9)(R8*2), K1
+
+four356:
+	CMPQ   BX, $0x00000004
+	JL     one357
+	MOVQ   stride+16(FP), R9
+	LEAQ   (CX)(R9*1), R10
+	LEAQ   (R10)(R9*1), R11
+	LEAQ   (R11)(R9*1), R9
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	XORQ   R12, R12
+
+pair359:
+	CMPQ        R12, SI
+	JGE         single360
+	MOVQ        ahead+56(FP), R13
+	ADDQ        R12, R13
+	PREFETCHT0  (CX)(R13*1)
+	PREFETCHT0  (R10)(R13*1)
+	PREFETCHT0  (R11)(R13*1)
+	PREFETCHT0  (R9)(R13*1)
+	VMOVUPS     (DX)(R12*4), Z9
+	VPMOVSXBD   (CX)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z1
+	VPMOVSXBD   (R10)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z3
+	VPMOVSXBD   (R11)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z5
+	VPMOVSXBD   (R9)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z7
+	VMOVUPS     64(DX)(R12*4), Z9
+	VPMOVSXBD   16(CX)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z2
+	VPMOVSXBD   16(R10)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z4
+	VPMOVSXBD   16(R11)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z6
+	VPMOVSXBD   16(R9)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z8
+	ADDQ        $0x00000020, R12
+	JMP         pair359
+
+single360:
+	CMPQ        R12, DI
+	JGE         rest361
+	VMOVUPS     (DX)(R12*4), Z9
+	VPMOVSXBD   (CX)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z1
+	VPMOVSXBD   (R10)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z3
+	VPMOVSXBD   (R11)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z5
+	VPMOVSXBD   (R9)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z7
+	ADDQ        $0x00000010, R12
+
+rest361:
+	TESTQ       R8, R8
+	JZ          sum362
+	VMOVUPS.Z   (DX)(R12*4), K1, Z9
+	VPMOVSXBD.Z (CX)(R12*1), K1, Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z2
+	VPMOVSXBD.Z (R10)(R12*1), K1, Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z4
+	VPMOVSXBD.Z (R11)(R12*1), K1, Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z6
+	VPMOVSXBD.Z (R9)(R12*1), K1, Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z8
+
+sum362:
+	VADDPS        Z2, Z1, Z1
+	VADDPS        Z4, Z3, Z3
+	VADDPS        Z6, Z5, Z5
+	VADDPS        Z8, Z7, Z7
+	MOVQ          stride+16(FP), R9
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VADDPS        Y1, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z3, Y1
+	VADDPS        Y3, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z5, Y3
+	VADDPS        Y5, Y3, Y3
+	VEXTRACTF64X4 $0x01, Z7, Y4
+	VADDPS        Y7, Y4, Y4
+	VSHUFPS       $0xdd, Y1, Y2, Y5
+	VSHUFPS       $0x88, Y1, Y2, Y2
+	VADDPS        Y5, Y2, Y2
+	VSHUFPS       $0xdd, Y4, Y3, Y5
+	VSHUFPS       $0x88, Y4, Y3, Y1
+	VADDPS        Y5, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y2, Y3
+	VSHUFPS       $0x88, Y1, Y2, Y2
+	VADDPS        Y3, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VADDPS        X2, X1, X1
+	VMULPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	LEAQ          (CX)(R9*4), CX
+	ADDQ          $0x00000010, AX
+	SUBQ          $0x00000004, BX
+	JMP           four356
+
+one357:
+	TESTQ  BX, BX
+	JZ     done358
+	MOVQ   stride+16(FP), R9
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	XORQ   R9, R9
+
+pair363:
+	CMPQ        R9, SI
+	JGE         single364
+	VMOVUPS     (DX)(R9*4), Z3
+	VPMOVSXBD   (CX)(R9*1), Z4
+	VCVTDQ2PS   Z4, Z4
+	VFMADD231PS Z4, Z3, Z1
+	VMOVUPS     64(DX)(R9*4), Z3
+	VPMOVSXBD   16(CX)(R9*1), Z4
+	VCVTDQ2PS   Z4, Z4
+	VFMADD231PS Z4, Z3, Z2
+	ADDQ        $0x00000020, R9
+	JMP         pair363
+
+single364:
+	CMPQ        R9, DI
+	JGE         rest365
+	VMOVUPS     (DX)(R9*4), Z3
+	VPMOVSXBD   (CX)(R9*1), Z4
+	VCVTDQ2PS   Z4, Z4
+	VFMADD231PS Z4, Z3, Z1
+	ADDQ        $0x00000010, R9
+
+rest365:
+	TESTQ       R8, R8
+	JZ          sum366
+	VMOVUPS.Z   (DX)(R9*4), K1, Z3
+	VPMOVSXBD.Z (CX)(R9*1), K1, Z4
+	VCVTDQ2PS   Z4, Z4
+	VFMADD231PS Z4, Z3, Z2
+
+sum366:
+	VADDPS        Z2, Z1, Z1
+	MOVQ          stride+16(FP), R9
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VADDPS        X2, X1, X1
+	VMULPS        X0, X1, X1
+	VMOVSS        X1, (AX)
+	ADDQ          R9, CX
+	ADDQ          $0x00000004, AX
+	DECQ          BX
+	JMP           one357
+
+done358:
 	VZEROUPPER
 	RET
 
@@ -6146,9 +6920,9 @@ TEXT ·gemvQ8AVX512(SB), NOSPLIT, $0-56
 	MOVQ ahead+48(FP), SI
 	MOVQ blocks+32(FP), DI
 
-four316:
+four367:
 	CMPQ   BX, $0x00000004
-	JL     one317
+	JL     one368
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -6161,7 +6935,7 @@ four316:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block319:
+block370:
 	PREFETCHT0    (R9)(SI*1)
 	VPMOVSXBD     2(R9), Z4
 	VCVTDQ2PS     Z4, Z4
@@ -6208,7 +6982,7 @@ block319:
 	ADDQ          $0x00000022, R8
 	ADDQ          $0x00000080, R12
 	DECQ          R13
-	JNZ           block319
+	JNZ           block370
 	MOVQ          stride+16(FP), R8
 	VEXTRACTF64X4 $0x01, Z0, Y4
 	VADDPS        Y0, Y4, Y4
@@ -6233,18 +7007,18 @@ block319:
 	LEAQ          (CX)(R8*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four316
+	JMP           four367
 
-one317:
+one368:
 	TESTQ  BX, BX
-	JZ     done318
+	JZ     done369
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Z0, Z0, Z0
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block320:
+block371:
 	VPMOVSXBD     2(SI), Z1
 	VCVTDQ2PS     Z1, Z1
 	VMULPS        (R8), Z1, Z1
@@ -6257,7 +7031,7 @@ block320:
 	ADDQ          $0x00000022, SI
 	ADDQ          $0x00000080, R8
 	DECQ          R9
-	JNZ           block320
+	JNZ           block371
 	MOVQ          stride+16(FP), SI
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y0, Y1, Y1
@@ -6273,9 +7047,9 @@ block320:
 	ADDQ          SI, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one317
+	JMP           one368
 
-done318:
+done369:
 	VZEROUPPER
 	RET
 
@@ -6296,9 +7070,9 @@ TEXT ·gemvQ4AVX512(SB), NOSPLIT, $0-56
 	VMOVD        R8, X1
 	VPBROADCASTD X1, Z1
 
-four321:
+four372:
 	CMPQ   BX, $0x00000004
-	JL     one322
+	JL     one373
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -6311,7 +7085,7 @@ four321:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block324:
+block375:
 	PREFETCHT0    (R9)(SI*1)
 	VPMOVZXBD     2(R9), Z7
 	VPANDD        Z7, Z0, Z6
@@ -6370,7 +7144,7 @@ block324:
 	ADDQ          $0x00000012, R8
 	ADDQ          $0x00000080, R12
 	DECQ          R13
-	JNZ           block324
+	JNZ           block375
 	MOVQ          stride+16(FP), R8
 	VEXTRACTF64X4 $0x01, Z2, Y6
 	VADDPS        Y2, Y6, Y6
@@ -6395,18 +7169,18 @@ block324:
 	LEAQ          (CX)(R8*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four321
+	JMP           four372
 
-one322:
+one373:
 	TESTQ  BX, BX
-	JZ     done323
+	JZ     done374
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Z2, Z2, Z2
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block325:
+block376:
 	VPMOVZXBD     2(SI), Z4
 	VPANDD        Z4, Z0, Z3
 	VPSUBD        Z1, Z3, Z3
@@ -6422,7 +7196,7 @@ block325:
 	ADDQ          $0x00000012, SI
 	ADDQ          $0x00000080, R8
 	DECQ          R9
-	JNZ           block325
+	JNZ           block376
 	MOVQ          stride+16(FP), SI
 	VEXTRACTF64X4 $0x01, Z2, Y3
 	VADDPS        Y2, Y3, Y3
@@ -6438,9 +7212,9 @@ block325:
 	ADDQ          SI, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one322
+	JMP           one373
 
-done323:
+done374:
 	VZEROUPPER
 	RET
 
@@ -6458,9 +7232,9 @@ TEXT ·gemvQ41AVX512(SB), NOSPLIT, $0-56
 	VMOVD        R8, X0
 	VPBROADCASTD X0, Z0
 
-four326:
+four377:
 	CMPQ   BX, $0x00000004
-	JL     one327
+	JL     one378
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -6473,7 +7247,7 @@ four326:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block329:
+block380:
 	VMOVUPS       (R12), Z5
 	VADDPS        64(R12), Z5, Z5
 	PREFETCHT0    (R9)(SI*1)
@@ -6538,7 +7312,7 @@ block329:
 	ADDQ          $0x00000014, R8
 	ADDQ          $0x00000080, R12
 	DECQ          R13
-	JNZ           block329
+	JNZ           block380
 	MOVQ          stride+16(FP), R8
 	VEXTRACTF64X4 $0x01, Z1, Y5
 	VADDPS        Y1, Y5, Y5
@@ -6563,18 +7337,18 @@ block329:
 	LEAQ          (CX)(R8*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four326
+	JMP           four377
 
-one327:
+one378:
 	TESTQ  BX, BX
-	JZ     done328
+	JZ     done379
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Z1, Z1, Z1
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block330:
+block381:
 	VMOVUPS       (R8), Z2
 	VADDPS        64(R8), Z2, Z2
 	VPMOVZXBD     4(SI), Z4
@@ -6593,7 +7367,7 @@ block330:
 	ADDQ          $0x00000014, SI
 	ADDQ          $0x00000080, R8
 	DECQ          R9
-	JNZ           block330
+	JNZ           block381
 	MOVQ          stride+16(FP), SI
 	VEXTRACTF64X4 $0x01, Z1, Y2
 	VADDPS        Y1, Y2, Y2
@@ -6609,9 +7383,9 @@ block330:
 	ADDQ          SI, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one327
+	JMP           one378
 
-done328:
+done379:
 	VZEROUPPER
 	RET
 
@@ -6629,7 +7403,7 @@ TEXT ·tile1AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), SI
 	MOVQ groups+56(FP), SI
 
-group331:
+group382:
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -6638,9 +7412,9 @@ group331:
 	MOVQ   DX, R9
 	MOVQ   cols+48(FP), R10
 
-vector332:
+vector383:
 	CMPQ        R10, $0x00000010
-	JL          rest333
+	JL          rest384
 	VMOVUPS     (DX), Z4
 	VMOVUPS     (CX), Z5
 	VFMADD231PS Z4, Z5, Z0
@@ -6653,11 +7427,11 @@ vector332:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R10
-	JMP         vector332
+	JMP         vector383
 
-rest333:
+rest384:
 	TESTQ       R10, R10
-	JZ          store334
+	JZ          store385
 	LEAQ        wordMasks<>+0(SB), R11
 	KMOVW       (R11)(R10*2), K1
 	VMOVUPS.Z   (DX), K1, Z4
@@ -6671,7 +7445,7 @@ rest333:
 	VFMADD231PS Z4, Z5, Z3
 	ADDQ        $0x00000040, CX
 
-store334:
+store385:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), DX
@@ -6695,16 +7469,16 @@ store334:
 	VEXTRACTF32X4 $0x01, Y4, X0
 	VADDPS        X4, X0, X0
 	TESTQ         DX, DX
-	JZ            first335
+	JZ            first386
 	VADDPS        (CX), X0, X0
 
-first335:
+first386:
 	VMOVUPS X0, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R8)(BX*4), CX
 	MOVQ    R9, DX
 	DECQ    SI
-	JNZ     group331
+	JNZ     group382
 	VZEROUPPER
 	RET
 
@@ -6722,7 +7496,7 @@ TEXT ·tile2AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group336:
+group387:
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -6735,9 +7509,9 @@ group336:
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector337:
+vector388:
 	CMPQ        R11, $0x00000010
-	JL          rest338
+	JL          rest389
 	VMOVUPS     (DX), Z8
 	VMOVUPS     (DX)(SI*1), Z9
 	VMOVUPS     (CX), Z10
@@ -6755,11 +7529,11 @@ vector337:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R11
-	JMP         vector337
+	JMP         vector388
 
-rest338:
+rest389:
 	TESTQ       R11, R11
-	JZ          store339
+	JZ          store390
 	LEAQ        wordMasks<>+0(SB), R12
 	KMOVW       (R12)(R11*2), K1
 	VMOVUPS.Z   (DX), K1, Z8
@@ -6778,7 +7552,7 @@ rest338:
 	VFMADD231PS Z9, Z10, Z7
 	ADDQ        $0x00000040, CX
 
-store339:
+store390:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R11
@@ -6802,10 +7576,10 @@ store339:
 	VEXTRACTF32X4 $0x01, Y8, X0
 	VADDPS        X8, X0, X0
 	TESTQ         R11, R11
-	JZ            first340
+	JZ            first391
 	VADDPS        (CX), X0, X0
 
-first340:
+first391:
 	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y0
@@ -6828,16 +7602,16 @@ first340:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R11, R11
-	JZ            first341
+	JZ            first392
 	VADDPS        (CX), X1, X1
 
-first341:
+first392:
 	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R9)(BX*4), CX
 	MOVQ    R10, DX
 	DECQ    R8
-	JNZ     group336
+	JNZ     group387
 	VZEROUPPER
 	RET
 
@@ -6855,7 +7629,7 @@ TEXT ·tile3AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group342:
+group393:
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -6872,9 +7646,9 @@ group342:
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector343:
+vector394:
 	CMPQ        R11, $0x00000010
-	JL          rest344
+	JL          rest395
 	VMOVUPS     (DX), Z12
 	VMOVUPS     (DX)(SI*1), Z13
 	VMOVUPS     (DX)(SI*2), Z14
@@ -6897,11 +7671,11 @@ vector343:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R11
-	JMP         vector343
+	JMP         vector394
 
-rest344:
+rest395:
 	TESTQ       R11, R11
-	JZ          store345
+	JZ          store396
 	LEAQ        wordMasks<>+0(SB), R12
 	KMOVW       (R12)(R11*2), K1
 	VMOVUPS.Z   (DX), K1, Z12
@@ -6925,7 +7699,7 @@ rest344:
 	VFMADD231PS Z14, Z15, Z11
 	ADDQ        $0x00000040, CX
 
-store345:
+store396:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R11
@@ -6949,10 +7723,10 @@ store345:
 	VEXTRACTF32X4 $0x01, Y12, X0
 	VADDPS        X12, X0, X0
 	TESTQ         R11, R11
-	JZ            first346
+	JZ            first397
 	VADDPS        (CX), X0, X0
 
-first346:
+first397:
 	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y0
@@ -6975,10 +7749,10 @@ first346:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R11, R11
-	JZ            first347
+	JZ            first398
 	VADDPS        (CX), X1, X1
 
-first347:
+first398:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z8, Y0
@@ -7001,16 +7775,16 @@ first347:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R11, R11
-	JZ            first348
+	JZ            first399
 	VADDPS        (CX), X1, X1
 
-first348:
+first399:
 	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R9)(BX*4), CX
 	MOVQ    R10, DX
 	DECQ    R8
-	JNZ     group342
+	JNZ     group393
 	VZEROUPPER
 	RET
 
@@ -7028,7 +7802,7 @@ TEXT ·tile4AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R9
 	MOVQ groups+56(FP), R9
 
-group349:
+group400:
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -7049,9 +7823,9 @@ group349:
 	MOVQ   DX, R11
 	MOVQ   cols+48(FP), R12
 
-vector350:
+vector401:
 	CMPQ        R12, $0x00000010
-	JL          rest351
+	JL          rest402
 	VMOVUPS     (DX), Z16
 	VMOVUPS     (DX)(SI*1), Z17
 	VMOVUPS     (DX)(SI*2), Z18
@@ -7079,11 +7853,11 @@ vector350:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R12
-	JMP         vector350
+	JMP         vector401
 
-rest351:
+rest402:
 	TESTQ       R12, R12
-	JZ          store352
+	JZ          store403
 	LEAQ        wordMasks<>+0(SB), R13
 	KMOVW       (R13)(R12*2), K1
 	VMOVUPS.Z   (DX), K1, Z16
@@ -7112,7 +7886,7 @@ rest351:
 	VFMADD231PS Z19, Z20, Z15
 	ADDQ        $0x00000040, CX
 
-store352:
+store403:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R12
@@ -7136,10 +7910,10 @@ store352:
 	VEXTRACTF32X4 $0x01, Y16, X0
 	VADDPS        X16, X0, X0
 	TESTQ         R12, R12
-	JZ            first353
+	JZ            first404
 	VADDPS        (CX), X0, X0
 
-first353:
+first404:
 	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y0
@@ -7162,10 +7936,10 @@ first353:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first354
+	JZ            first405
 	VADDPS        (CX), X1, X1
 
-first354:
+first405:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z8, Y0
@@ -7188,10 +7962,10 @@ first354:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first355
+	JZ            first406
 	VADDPS        (CX), X1, X1
 
-first355:
+first406:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z12, Y0
@@ -7214,16 +7988,16 @@ first355:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first356
+	JZ            first407
 	VADDPS        (CX), X1, X1
 
-first356:
+first407:
 	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R10)(BX*4), CX
 	MOVQ    R11, DX
 	DECQ    R9
-	JNZ     group349
+	JNZ     group400
 	VZEROUPPER
 	RET
 
@@ -7241,7 +8015,7 @@ TEXT ·tile5AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R9
 	MOVQ groups+56(FP), R9
 
-group357:
+group408:
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -7266,9 +8040,9 @@ group357:
 	MOVQ   DX, R11
 	MOVQ   cols+48(FP), R12
 
-vector358:
+vector409:
 	CMPQ        R12, $0x00000010
-	JL          rest359
+	JL          rest410
 	VMOVUPS     (DX), Z20
 	VMOVUPS     (DX)(SI*1), Z21
 	VMOVUPS     (DX)(SI*2), Z22
@@ -7301,11 +8075,11 @@ vector358:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R12
-	JMP         vector358
+	JMP         vector409
 
-rest359:
+rest410:
 	TESTQ       R12, R12
-	JZ          store360
+	JZ          store411
 	LEAQ        wordMasks<>+0(SB), R13
 	KMOVW       (R13)(R12*2), K1
 	VMOVUPS.Z   (DX), K1, Z20
@@ -7339,7 +8113,7 @@ rest359:
 	VFMADD231PS Z24, Z25, Z19
 	ADDQ        $0x00000040, CX
 
-store360:
+store411:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R12
@@ -7363,10 +8137,10 @@ store360:
 	VEXTRACTF32X4 $0x01, Y20, X0
 	VADDPS        X20, X0, X0
 	TESTQ         R12, R12
-	JZ            first361
+	JZ            first412
 	VADDPS        (CX), X0, X0
 
-first361:
+first412:
 	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y0
@@ -7389,10 +8163,10 @@ first361:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first362
+	JZ            first413
 	VADDPS        (CX), X1, X1
 
-first362:
+first413:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z8, Y0
@@ -7415,10 +8189,10 @@ first362:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first363
+	JZ            first414
 	VADDPS        (CX), X1, X1
 
-first363:
+first414:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z12, Y0
@@ -7441,10 +8215,10 @@ first363:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first364
+	JZ            first415
 	VADDPS        (CX), X1, X1
 
-first364:
+first415:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z16, Y0
@@ -7467,16 +8241,16 @@ first364:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first365
+	JZ            first416
 	VADDPS        (CX), X1, X1
 
-first365:
+first416:
 	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R10)(BX*4), CX
 	MOVQ    R11, DX
 	DECQ    R9
-	JNZ     group357
+	JNZ     group408
 	VZEROUPPER
 	RET
 
@@ -7494,7 +8268,7 @@ TEXT ·tile6AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R9
 	MOVQ groups+56(FP), R10
 
-group366:
+group417:
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -7523,9 +8297,9 @@ group366:
 	MOVQ   DX, R12
 	MOVQ   cols+48(FP), R13
 
-vector367:
+vector418:
 	CMPQ        R13, $0x00000010
-	JL          rest368
+	JL          rest419
 	VMOVUPS     (DX), Z24
 	VMOVUPS     (DX)(SI*1), Z25
 	VMOVUPS     (DX)(SI*2), Z26
@@ -7563,11 +8337,11 @@ vector367:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R13
-	JMP         vector367
+	JMP         vector418
 
-rest368:
+rest419:
 	TESTQ       R13, R13
-	JZ          store369
+	JZ          store420
 	LEAQ        wordMasks<>+0(SB), R14
 	KMOVW       (R14)(R13*2), K1
 	VMOVUPS.Z   (DX), K1, Z24
@@ -7606,7 +8380,7 @@ rest368:
 	VFMADD231PS Z29, Z30, Z23
 	ADDQ        $0x00000040, CX
 
-store369:
+store420:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R13
@@ -7630,10 +8404,10 @@ store369:
 	VEXTRACTF32X4 $0x01, Y24, X0
 	VADDPS        X24, X0, X0
 	TESTQ         R13, R13
-	JZ            first370
+	JZ            first421
 	VADDPS        (CX), X0, X0
 
-first370:
+first421:
 	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y0
@@ -7656,10 +8430,10 @@ first370:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first371
+	JZ            first422
 	VADDPS        (CX), X1, X1
 
-first371:
+first422:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z8, Y0
@@ -7682,10 +8456,10 @@ first371:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first372
+	JZ            first423
 	VADDPS        (CX), X1, X1
 
-first372:
+first423:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z12, Y0
@@ -7708,10 +8482,10 @@ first372:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first373
+	JZ            first424
 	VADDPS        (CX), X1, X1
 
-first373:
+first424:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z16, Y0
@@ -7734,10 +8508,10 @@ first373:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first374
+	JZ            first425
 	VADDPS        (CX), X1, X1
 
-first374:
+first425:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z20, Y0
@@ -7760,16 +8534,16 @@ first374:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first375
+	JZ            first426
 	VADDPS        (CX), X1, X1
 
-first375:
+first426:
 	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R11)(BX*4), CX
 	MOVQ    R12, DX
 	DECQ    R10
-	JNZ     group366
+	JNZ     group417
 	VZEROUPPER
 	RET
 
@@ -7783,9 +8557,9 @@ TEXT ·accumulateF32AVX512(SB), NOSPLIT, $0-40
 	MOVQ DX, BX
 	SHLQ $0x02, BX
 
-strip376:
+strip427:
 	CMPQ    DX, $0x00000080
-	JL      narrower377
+	JL      narrower428
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -7798,10 +8572,10 @@ strip376:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row378:
+row429:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next379
+	JZ           next430
 	VBROADCASTSS (SI), Z8
 	VMOVUPS      (R8), Z9
 	VFMADD231PS  Z9, Z8, Z0
@@ -7820,11 +8594,11 @@ row378:
 	VMOVUPS      448(R8), Z9
 	VFMADD231PS  Z9, Z8, Z7
 
-next379:
+next430:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row378
+	JNZ     row429
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -7836,12 +8610,12 @@ next379:
 	ADDQ    $0x00000200, AX
 	ADDQ    $0x00000200, CX
 	SUBQ    $0x00000080, DX
-	JMP     strip376
+	JMP     strip427
 
-narrower377:
-strip380:
+narrower428:
+strip431:
 	CMPQ    DX, $0x00000040
-	JL      narrower381
+	JL      narrower432
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -7850,10 +8624,10 @@ strip380:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row382:
+row433:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next383
+	JZ           next434
 	VBROADCASTSS (SI), Z4
 	VMOVUPS      (R8), Z5
 	VFMADD231PS  Z5, Z4, Z0
@@ -7864,11 +8638,11 @@ row382:
 	VMOVUPS      192(R8), Z5
 	VFMADD231PS  Z5, Z4, Z3
 
-next383:
+next434:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row382
+	JNZ     row433
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -7876,93 +8650,93 @@ next383:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip380
+	JMP     strip431
 
-narrower381:
-strip384:
+narrower432:
+strip435:
 	CMPQ    DX, $0x00000020
-	JL      narrower385
+	JL      narrower436
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row386:
+row437:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next387
+	JZ           next438
 	VBROADCASTSS (SI), Z2
 	VMOVUPS      (R8), Z3
 	VFMADD231PS  Z3, Z2, Z0
 	VMOVUPS      64(R8), Z3
 	VFMADD231PS  Z3, Z2, Z1
 
-next387:
+next438:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row386
+	JNZ     row437
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip384
+	JMP     strip435
 
-narrower385:
-strip388:
+narrower436:
+strip439:
 	CMPQ    DX, $0x00000010
-	JL      narrower389
+	JL      narrower440
 	VMOVUPS (AX), Z0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row390:
+row441:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next391
+	JZ           next442
 	VBROADCASTSS (SI), Z1
 	VMOVUPS      (R8), Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next391:
+next442:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row390
+	JNZ     row441
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip388
+	JMP     strip439
 
-narrower389:
+narrower440:
 	TESTQ     DX, DX
-	JZ        done392
+	JZ        done443
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
 	MOVQ      p+8(FP), DX
 	MOVQ      count+32(FP), SI
 
-row393:
+row444:
 	MOVL         (DX), DI
 	ADDL         DI, DI
-	JZ           next394
+	JZ           next445
 	VBROADCASTSS (DX), Z1
 	VMOVUPS.Z    (CX), K1, Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next394:
+next445:
 	ADDQ    $0x00000004, DX
 	ADDQ    BX, CX
 	DECQ    SI
-	JNZ     row393
+	JNZ     row444
 	VMOVUPS Z0, K1, (AX)
 
-done392:
+done443:
 	VZEROUPPER
 	RET
 
@@ -7976,9 +8750,9 @@ TEXT ·accumulateF16AVX512(SB), NOSPLIT, $0-40
 	MOVQ DX, BX
 	SHLQ $0x01, BX
 
-strip395:
+strip446:
 	CMPQ    DX, $0x00000080
-	JL      narrower396
+	JL      narrower447
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -7991,10 +8765,10 @@ strip395:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row397:
+row448:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next398
+	JZ           next449
 	VBROADCASTSS (SI), Z8
 	VCVTPH2PS    (R8), Z9
 	VFMADD231PS  Z9, Z8, Z0
@@ -8013,11 +8787,11 @@ row397:
 	VCVTPH2PS    224(R8), Z9
 	VFMADD231PS  Z9, Z8, Z7
 
-next398:
+next449:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row397
+	JNZ     row448
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -8029,12 +8803,12 @@ next398:
 	ADDQ    $0x00000200, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000080, DX
-	JMP     strip395
+	JMP     strip446
 
-narrower396:
-strip399:
+narrower447:
+strip450:
 	CMPQ    DX, $0x00000040
-	JL      narrower400
+	JL      narrower451
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -8043,10 +8817,10 @@ strip399:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row401:
+row452:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next402
+	JZ           next453
 	VBROADCASTSS (SI), Z4
 	VCVTPH2PS    (R8), Z5
 	VFMADD231PS  Z5, Z4, Z0
@@ -8057,11 +8831,11 @@ row401:
 	VCVTPH2PS    96(R8), Z5
 	VFMADD231PS  Z5, Z4, Z3
 
-next402:
+next453:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row401
+	JNZ     row452
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -8069,94 +8843,323 @@ next402:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip399
+	JMP     strip450
 
-narrower400:
-strip403:
+narrower451:
+strip454:
 	CMPQ    DX, $0x00000020
-	JL      narrower404
+	JL      narrower455
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row405:
+row456:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next406
+	JZ           next457
 	VBROADCASTSS (SI), Z2
 	VCVTPH2PS    (R8), Z3
 	VFMADD231PS  Z3, Z2, Z0
 	VCVTPH2PS    32(R8), Z3
 	VFMADD231PS  Z3, Z2, Z1
 
-next406:
+next457:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row405
+	JNZ     row456
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip403
+	JMP     strip454
 
-narrower404:
-strip407:
+narrower455:
+strip458:
 	CMPQ    DX, $0x00000010
-	JL      narrower408
+	JL      narrower459
 	VMOVUPS (AX), Z0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row409:
+row460:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next410
+	JZ           next461
 	VBROADCASTSS (SI), Z1
 	VCVTPH2PS    (R8), Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next410:
+next461:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row409
+	JNZ     row460
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip407
+	JMP     strip458
 
-narrower408:
+narrower459:
 	TESTQ     DX, DX
-	JZ        done411
+	JZ        done462
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
 	MOVQ      p+8(FP), DX
 	MOVQ      count+32(FP), SI
 
-row412:
+row463:
 	MOVL         (DX), DI
 	ADDL         DI, DI
-	JZ           next413
+	JZ           next464
 	VBROADCASTSS (DX), Z1
 	VMOVDQU16.Z  (CX), K1, Y2
 	VCVTPH2PS    Y2, Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next413:
+next464:
 	ADDQ    $0x00000004, DX
 	ADDQ    BX, CX
 	DECQ    SI
-	JNZ     row412
+	JNZ     row463
 	VMOVUPS Z0, K1, (AX)
 
-done411:
+done462:
+	VZEROUPPER
+	RET
+
+// func accumulateI8AVX512(y *float32, p *float32, v *byte, scales *float32, n int, count int)
+// Requires: AVX, AVX512F
+TEXT ·accumulateI8AVX512(SB), NOSPLIT, $0-48
+	// y[c] += sum of p[j]*scales[j]*v[j,c]
+	MOVQ y+0(FP), AX
+	MOVQ v+16(FP), CX
+	MOVQ n+32(FP), DX
+	MOVQ DX, BX
+	SHLQ $0x00, BX
+
+strip465:
+	CMPQ    DX, $0x00000080
+	JL      narrower466
+	VMOVUPS (AX), Z0
+	VMOVUPS 64(AX), Z1
+	VMOVUPS 128(AX), Z2
+	VMOVUPS 192(AX), Z3
+	VMOVUPS 256(AX), Z4
+	VMOVUPS 320(AX), Z5
+	VMOVUPS 384(AX), Z6
+	VMOVUPS 448(AX), Z7
+	MOVQ    p+8(FP), SI
+	MOVQ    count+40(FP), DI
+	MOVQ    CX, R8
+	MOVQ    scales+24(FP), R10
+
+row467:
+	MOVL         (SI), R9
+	ADDL         R9, R9
+	JZ           next468
+	VBROADCASTSS (SI), Z8
+	VBROADCASTSS (R10), Z9
+	VMULPS       Z9, Z8, Z8
+	VPMOVSXBD    (R8), Z9
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z8, Z0
+	VPMOVSXBD    16(R8), Z9
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z8, Z1
+	VPMOVSXBD    32(R8), Z9
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z8, Z2
+	VPMOVSXBD    48(R8), Z9
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z8, Z3
+	VPMOVSXBD    64(R8), Z9
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z8, Z4
+	VPMOVSXBD    80(R8), Z9
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z8, Z5
+	VPMOVSXBD    96(R8), Z9
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z8, Z6
+	VPMOVSXBD    112(R8), Z9
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z8, Z7
+
+next468:
+	ADDQ    $0x00000004, SI
+	ADDQ    $0x00000004, R10
+	ADDQ    BX, R8
+	DECQ    DI
+	JNZ     row467
+	VMOVUPS Z0, (AX)
+	VMOVUPS Z1, 64(AX)
+	VMOVUPS Z2, 128(AX)
+	VMOVUPS Z3, 192(AX)
+	VMOVUPS Z4, 256(AX)
+	VMOVUPS Z5, 320(AX)
+	VMOVUPS Z6, 384(AX)
+	VMOVUPS Z7, 448(AX)
+	ADDQ    $0x00000200, AX
+	ADDQ    $0x00000080, CX
+	SUBQ    $0x00000080, DX
+	JMP     strip465
+
+narrower466:
+strip469:
+	CMPQ    DX, $0x00000040
+	JL      narrower470
+	VMOVUPS (AX), Z0
+	VMOVUPS 64(AX), Z1
+	VMOVUPS 128(AX), Z2
+	VMOVUPS 192(AX), Z3
+	MOVQ    p+8(FP), SI
+	MOVQ    count+40(FP), DI
+	MOVQ    CX, R8
+	MOVQ    scales+24(FP), R10
+
+row471:
+	MOVL         (SI), R9
+	ADDL         R9, R9
+	JZ           next472
+	VBROADCASTSS (SI), Z4
+	VBROADCASTSS (R10), Z5
+	VMULPS       Z5, Z4, Z4
+	VPMOVSXBD    (R8), Z5
+	VCVTDQ2PS    Z5, Z5
+	VFMADD231PS  Z5, Z4, Z0
+	VPMOVSXBD    16(R8), Z5
+	VCVTDQ2PS    Z5, Z5
+	VFMADD231PS  Z5, Z4, Z1
+	VPMOVSXBD    32(R8), Z5
+	VCVTDQ2PS    Z5, Z5
+	VFMADD231PS  Z5, Z4, Z2
+	VPMOVSXBD    48(R8), Z5
+	VCVTDQ2PS    Z5, Z5
+	VFMADD231PS  Z5, Z4, Z3
+
+next472:
+	ADDQ    $0x00000004, SI
+	ADDQ    $0x00000004, R10
+	ADDQ    BX, R8
+	DECQ    DI
+	JNZ     row471
+	VMOVUPS Z0, (AX)
+	VMOVUPS Z1, 64(AX)
+	VMOVUPS Z2, 128(AX)
+	VMOVUPS Z3, 192(AX)
+	ADDQ    $0x00000100, AX
+	ADDQ    $0x00000040, CX
+	SUBQ    $0x00000040, DX
+	JMP     strip469
+
+narrower470:
+strip473:
+	CMPQ    DX, $0x00000020
+	JL      narrower474
+	VMOVUPS (AX), Z0
+	VMOVUPS 64(AX), Z1
+	MOVQ    p+8(FP), SI
+	MOVQ    count+40(FP), DI
+	MOVQ    CX, R8
+	MOVQ    scales+24(FP), R10
+
+row475:
+	MOVL         (SI), R9
+	ADDL         R9, R9
+	JZ           next476
+	VBROADCASTSS (SI), Z2
+	VBROADCASTSS (R10), Z3
+	VMULPS       Z3, Z2, Z2
+	VPMOVSXBD    (R8), Z3
+	VCVTDQ2PS    Z3, Z3
+	VFMADD231PS  Z3, Z2, Z0
+	VPMOVSXBD    16(R8), Z3
+	VCVTDQ2PS    Z3, Z3
+	VFMADD231PS  Z3, Z2, Z1
+
+next476:
+	ADDQ    $0x00000004, SI
+	ADDQ    $0x00000004, R10
+	ADDQ    BX, R8
+	DECQ    DI
+	JNZ     row475
+	VMOVUPS Z0, (AX)
+	VMOVUPS Z1, 64(AX)
+	ADDQ    $0x00000080, AX
+	ADDQ    $0x00000020, CX
+	SUBQ    $0x00000020, DX
+	JMP     strip473
+
+narrower474:
+strip477:
+	CMPQ    DX, $0x00000010
+	JL      narrower478
+	VMOVUPS (AX), Z0
+	MOVQ    p+8(FP), SI
+	MOVQ    count+40(FP), DI
+	MOVQ    CX, R8
+	MOVQ    scales+24(FP), R10
+
+row479:
+	MOVL         (SI), R9
+	ADDL         R9, R9
+	JZ           next480
+	VBROADCASTSS (SI), Z1
+	VBROADCASTSS (R10), Z2
+	VMULPS       Z2, Z1, Z1
+	VPMOVSXBD    (R8), Z2
+	VCVTDQ2PS    Z2, Z2
+	VFMADD231PS  Z2, Z1, Z0
+
+next480:
+	ADDQ    $0x00000004, SI
+	ADDQ    $0x00000004, R10
+	ADDQ    BX, R8
+	DECQ    DI
+	JNZ     row479
+	VMOVUPS Z0, (AX)
+	ADDQ    $0x00000040, AX
+	ADDQ    $0x00000010, CX
+	SUBQ    $0x00000010, DX
+	JMP     strip477
+
+narrower478:
+	TESTQ     DX, DX
+	JZ        done481
+	LEAQ      wordMasks<>+0(SB), SI
+	KMOVW     (SI)(DX*2), K1
+	VMOVUPS.Z (AX), K1, Z0
+	MOVQ      p+8(FP), DX
+	MOVQ      count+40(FP), SI
+	MOVQ      scales+24(FP), R8
+
+row482:
+	MOVL         (DX), DI
+	ADDL         DI, DI
+	JZ           next483
+	VBROADCASTSS (DX), Z1
+	VBROADCASTSS (R8), Z2
+	VMULPS       Z2, Z1, Z1
+	VPMOVSXBD.Z  (CX), K1, Z2
+	VCVTDQ2PS    Z2, Z2
+	VFMADD231PS  Z2, Z1, Z0
+
+next483:
+	ADDQ    $0x00000004, DX
+	ADDQ    $0x00000004, R8
+	ADDQ    BX, CX
+	DECQ    SI
+	JNZ     row482
+	VMOVUPS Z0, K1, (AX)
+
+done481:
 	VZEROUPPER
 	RET
 
@@ -8170,9 +9173,9 @@ TEXT ·axpyAVX512(SB), NOSPLIT, $0-32
 	MOVQ         x+8(FP), CX
 	MOVQ         n+24(FP), DX
 
-loop414:
+loop484:
 	CMPQ        DX, $0x00000010
-	JL          rest415
+	JL          rest485
 	VMOVUPS     (AX), Z1
 	VMOVUPS     (CX), Z2
 	VFMADD231PS Z2, Z0, Z1
@@ -8180,11 +9183,11 @@ loop414:
 	ADDQ        $0x00000040, AX
 	ADDQ        $0x00000040, CX
 	SUBQ        $0x00000010, DX
-	JMP         loop414
+	JMP         loop484
 
-rest415:
+rest485:
 	TESTQ       DX, DX
-	JZ          done416
+	JZ          done486
 	LEAQ        wordMasks<>+0(SB), BX
 	KMOVW       (BX)(DX*2), K1
 	VMOVUPS.Z   (AX), K1, Z1
@@ -8192,7 +9195,7 @@ rest415:
 	VFMADD231PS Z2, Z0, Z1
 	VMOVUPS     Z1, K1, (AX)
 
-done416:
+done486:
 	VZEROUPPER
 	RET
 
@@ -8204,9 +9207,9 @@ TEXT ·addAVX512(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop417:
+loop487:
 	CMPQ    DX, $0x00000010
-	JL      rest418
+	JL      rest488
 	VMOVUPS (AX), Z0
 	VMOVUPS (CX), Z1
 	VADDPS  Z1, Z0, Z0
@@ -8214,11 +9217,11 @@ loop417:
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     loop417
+	JMP     loop487
 
-rest418:
+rest488:
 	TESTQ     DX, DX
-	JZ        done419
+	JZ        done489
 	LEAQ      wordMasks<>+0(SB), BX
 	KMOVW     (BX)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
@@ -8226,7 +9229,7 @@ rest418:
 	VADDPS    Z1, Z0, Z0
 	VMOVUPS   Z0, K1, (AX)
 
-done419:
+done489:
 	VZEROUPPER
 	RET
 
@@ -8238,9 +9241,9 @@ TEXT ·mulAVX512(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop420:
+loop490:
 	CMPQ    DX, $0x00000010
-	JL      rest421
+	JL      rest491
 	VMOVUPS (AX), Z0
 	VMOVUPS (CX), Z1
 	VMULPS  Z1, Z0, Z0
@@ -8248,11 +9251,11 @@ loop420:
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     loop420
+	JMP     loop490
 
-rest421:
+rest491:
 	TESTQ     DX, DX
-	JZ        done422
+	JZ        done492
 	LEAQ      wordMasks<>+0(SB), BX
 	KMOVW     (BX)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
@@ -8260,7 +9263,7 @@ rest421:
 	VMULPS    Z1, Z0, Z0
 	VMOVUPS   Z0, K1, (AX)
 
-done422:
+done492:
 	VZEROUPPER
 	RET
 
@@ -8273,26 +9276,26 @@ TEXT ·scaleAVX512(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop423:
+loop493:
 	CMPQ    CX, $0x00000010
-	JL      rest424
+	JL      rest494
 	VMOVUPS (AX), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop423
+	JMP     loop493
 
-rest424:
+rest494:
 	TESTQ     CX, CX
-	JZ        done425
+	JZ        done495
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z1
 	VMULPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done425:
+done495:
 	VZEROUPPER
 	RET
 
@@ -8307,9 +9310,9 @@ TEXT ·scaleMulAVX512(SB), NOSPLIT, $0-40
 	MOVQ         w+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop426:
+loop496:
 	CMPQ    BX, $0x00000010
-	JL      rest427
+	JL      rest497
 	VMOVUPS (CX), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS (DX), Z2
@@ -8319,11 +9322,11 @@ loop426:
 	ADDQ    $0x00000040, CX
 	ADDQ    $0x00000040, DX
 	SUBQ    $0x00000010, BX
-	JMP     loop426
+	JMP     loop496
 
-rest427:
+rest497:
 	TESTQ     BX, BX
-	JZ        done428
+	JZ        done498
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(BX*2), K1
 	VMOVUPS.Z (CX), K1, Z1
@@ -8332,7 +9335,7 @@ rest427:
 	VMULPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done428:
+done498:
 	VZEROUPPER
 	RET
 
@@ -8345,26 +9348,26 @@ TEXT ·addConstAVX512(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop429:
+loop499:
 	CMPQ    CX, $0x00000010
-	JL      rest430
+	JL      rest500
 	VMOVUPS (AX), Z1
 	VADDPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop429
+	JMP     loop499
 
-rest430:
+rest500:
 	TESTQ     CX, CX
-	JZ        done431
+	JZ        done501
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z1
 	VADDPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done431:
+done501:
 	VZEROUPPER
 	RET
 
@@ -8377,26 +9380,26 @@ TEXT ·updateLowAVX512(SB), NOSPLIT, $0-24
 	MOVQ         low+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop432:
+loop502:
 	CMPQ    CX, $0x00000010
-	JL      rest433
+	JL      rest503
 	VMOVUPS (AX), Z1
 	VMINPS  Z1, Z0, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop432
+	JMP     loop502
 
-rest433:
+rest503:
 	TESTQ     CX, CX
-	JZ        done434
+	JZ        done504
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z1
 	VMINPS    Z1, Z0, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done434:
+done504:
 	VZEROUPPER
 	RET
 
@@ -8409,25 +9412,25 @@ TEXT ·maximumAVX512(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
 
-loop435:
+loop505:
 	CMPQ    CX, $0x00000010
-	JL      rest436
+	JL      rest506
 	VMOVUPS (AX), Z2
 	VMAXPS  Z1, Z2, Z1
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop435
+	JMP     loop505
 
-rest436:
+rest506:
 	TESTQ     CX, CX
-	JZ        done437
+	JZ        done507
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z2
 	VBLENDMPS Z2, Z0, K1, Z2
 	VMAXPS    Z1, Z2, Z1
 
-done437:
+done507:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VMAXPS        Y1, Y0, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -8455,9 +9458,9 @@ TEXT ·penaliseAVX512(SB), NOSPLIT, $0-44
 	MOVQ         level+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop438:
+loop508:
 	CMPQ      BX, $0x00000010
-	JL        rest439
+	JL        rest509
 	VMOVUPS   (CX), Z4
 	VMOVUPS   (DX), Z5
 	VMINPS    Z4, Z0, Z4
@@ -8479,11 +9482,11 @@ loop438:
 	ADDQ      $0x00000040, CX
 	ADDQ      $0x00000040, DX
 	SUBQ      $0x00000010, BX
-	JMP       loop438
+	JMP       loop508
 
-rest439:
+rest509:
 	TESTQ     BX, BX
-	JZ        done440
+	JZ        done510
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(BX*2), K1
 	VMOVUPS.Z (CX), K1, Z4
@@ -8505,7 +9508,7 @@ rest439:
 	VBLENDMPS Z0, Z1, K2, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done440:
+done510:
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VMAXPS        Y2, Y0, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -8529,9 +9532,9 @@ TEXT ·expSumAVX512(SB), NOSPLIT, $0-28
 	MOVQ         s+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop441:
+loop511:
 	CMPQ         CX, $0x00000010
-	JL           rest442
+	JL           rest512
 	VMOVUPS      (AX), Z3
 	VSUBPS       Z0, Z3, Z3
 	VMOVUPS      expLow<>+0(SB), Z4
@@ -8558,11 +9561,11 @@ loop441:
 	VADDPS       Z7, Z1, Z1
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop441
+	JMP          loop511
 
-rest442:
+rest512:
 	TESTQ        CX, CX
-	JZ           done443
+	JZ           done513
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z3
@@ -8591,7 +9594,7 @@ rest442:
 	VMOVUPS      Z6, K1, (AX)
 	VADDPS       Z6, Z1, Z1
 
-done443:
+done513:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VADDPS        Y1, Y0, Y0
 	VSHUFPS       $0xdd, Y0, Y0, Y1
@@ -8613,9 +9616,9 @@ TEXT ·siluAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop444:
+loop514:
 	CMPQ         CX, $0x00000010
-	JL           rest445
+	JL           rest515
 	VMOVUPS      (AX), Z0
 	VPXORD       signBit<>+0(SB), Z0, Z1
 	VMOVUPS      expLow<>+0(SB), Z2
@@ -8643,11 +9646,11 @@ loop444:
 	VMOVUPS      Z0, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop444
+	JMP          loop514
 
-rest445:
+rest515:
 	TESTQ        CX, CX
-	JZ           done446
+	JZ           done516
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z0
@@ -8676,7 +9679,7 @@ rest445:
 	VDIVPS       Z5, Z0, Z0
 	VMOVUPS      Z0, K1, (AX)
 
-done446:
+done516:
 	VZEROUPPER
 	RET
 
@@ -8687,9 +9690,9 @@ TEXT ·sigmoidAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop447:
+loop517:
 	CMPQ         CX, $0x00000010
-	JL           rest448
+	JL           rest518
 	VMOVUPS      (AX), Z0
 	VPXORD       signBit<>+0(SB), Z0, Z0
 	VMOVUPS      expLow<>+0(SB), Z2
@@ -8718,11 +9721,11 @@ loop447:
 	VMOVUPS      Z0, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop447
+	JMP          loop517
 
-rest448:
+rest518:
 	TESTQ        CX, CX
-	JZ           done449
+	JZ           done519
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z0
@@ -8752,7 +9755,7 @@ rest448:
 	VDIVPS       Z1, Z0, Z0
 	VMOVUPS      Z0, K1, (AX)
 
-done449:
+done519:
 	VZEROUPPER
 	RET
 
@@ -8763,9 +9766,9 @@ TEXT ·geluAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop450:
+loop520:
 	CMPQ         CX, $0x00000010
-	JL           rest451
+	JL           rest521
 	VMOVUPS      (AX), Z0
 	VPANDD       signBit<>+0(SB), Z0, Z1
 	VPXORD       Z1, Z0, Z1
@@ -8810,11 +9813,11 @@ loop450:
 	VMOVUPS      Z1, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop450
+	JMP          loop520
 
-rest451:
+rest521:
 	TESTQ        CX, CX
-	JZ           done452
+	JZ           done522
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z0
@@ -8860,7 +9863,7 @@ rest451:
 	VSUBPS       Z3, Z1, Z1
 	VMOVUPS      Z1, K1, (AX)
 
-done452:
+done522:
 	VZEROUPPER
 	RET
 
@@ -8871,9 +9874,9 @@ TEXT ·geluTanhAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop453:
+loop523:
 	CMPQ         CX, $0x00000010
-	JL           rest454
+	JL           rest524
 	VMOVUPS      (AX), Z0
 	VMULPS       Z0, Z0, Z1
 	VMULPS       geluB<>+0(SB), Z1, Z1
@@ -8904,11 +9907,11 @@ loop453:
 	VMOVUPS      Z0, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop453
+	JMP          loop523
 
-rest454:
+rest524:
 	TESTQ        CX, CX
-	JZ           done455
+	JZ           done525
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z0
@@ -8940,7 +9943,7 @@ rest454:
 	VDIVPS       Z5, Z0, Z0
 	VMOVUPS      Z0, K1, (AX)
 
-done455:
+done525:
 	VZEROUPPER
 	RET
 
@@ -8951,20 +9954,20 @@ TEXT ·reluAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop456:
+loop526:
 	CMPQ    CX, $0x00000010
-	JL      rest457
+	JL      rest527
 	VMOVUPS (AX), Z0
 	VXORPS  Z1, Z1, Z1
 	VMAXPS  Z0, Z1, Z0
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop456
+	JMP     loop526
 
-rest457:
+rest527:
 	TESTQ     CX, CX
-	JZ        done458
+	JZ        done528
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
@@ -8972,7 +9975,7 @@ rest457:
 	VMAXPS    Z0, Z1, Z0
 	VMOVUPS   Z0, K1, (AX)
 
-done458:
+done528:
 	VZEROUPPER
 	RET
 
@@ -8983,9 +9986,9 @@ TEXT ·tanhAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop459:
+loop529:
 	CMPQ         CX, $0x00000010
-	JL           rest460
+	JL           rest530
 	VMOVUPS      (AX), Z0
 	VPANDD       signBit<>+0(SB), Z0, Z2
 	VPXORD       Z2, Z0, Z1
@@ -9029,11 +10032,11 @@ loop459:
 	VMOVUPS      Z3, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop459
+	JMP          loop529
 
-rest460:
+rest530:
 	TESTQ        CX, CX
-	JZ           done461
+	JZ           done531
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z0
@@ -9078,7 +10081,7 @@ rest460:
 	VBLENDMPS    Z4, Z3, K2, Z3
 	VMOVUPS      Z3, K1, (AX)
 
-done461:
+done531:
 	VZEROUPPER
 	RET
 
@@ -9093,16 +10096,16 @@ TEXT ·mulAddAVX512(SB), NOSPLIT, $0-80
 	LEAQ (BX)(BX*2), SI
 	LEAQ (BX)(BX*4), DI
 
-strip462:
+strip532:
 	CMPQ DX, $0x00000040
-	JL   narrower463
+	JL   narrower533
 	MOVQ x+16(FP), R8
 	MOVQ n+32(FP), R10
 	MOVQ AX, R9
 
-tokens464:
+tokens534:
 	CMPQ   R10, $0x00000006
-	JL     fewer465
+	JL     fewer535
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -9132,7 +10135,7 @@ tokens464:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column466:
+column536:
 	VMOVUPS      (R11), Z24
 	VMOVUPS      64(R11), Z25
 	VMOVUPS      128(R11), Z26
@@ -9170,11 +10173,11 @@ column466:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column466
+	JNZ          column536
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store467
+	JZ           store537
 	VMOVUPS      (R9), Z24
 	VADDPS       Z24, Z0, Z0
 	VMOVUPS      64(R9), Z24
@@ -9184,14 +10187,14 @@ column466:
 	VMOVUPS      192(R9), Z24
 	VADDPS       Z24, Z3, Z3
 
-store467:
+store537:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	VMOVUPS Z2, 128(R9)
 	VMOVUPS Z3, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store468
+	JZ      store538
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z4, Z4
 	VMOVUPS 64(R9), Z0
@@ -9201,14 +10204,14 @@ store467:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z7, Z7
 
-store468:
+store538:
 	VMOVUPS Z4, (R9)
 	VMOVUPS Z5, 64(R9)
 	VMOVUPS Z6, 128(R9)
 	VMOVUPS Z7, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store469
+	JZ      store539
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z8, Z8
 	VMOVUPS 64(R9), Z0
@@ -9218,14 +10221,14 @@ store468:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z11, Z11
 
-store469:
+store539:
 	VMOVUPS Z8, (R9)
 	VMOVUPS Z9, 64(R9)
 	VMOVUPS Z10, 128(R9)
 	VMOVUPS Z11, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store470
+	JZ      store540
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z12, Z12
 	VMOVUPS 64(R9), Z0
@@ -9235,14 +10238,14 @@ store469:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z15, Z15
 
-store470:
+store540:
 	VMOVUPS Z12, (R9)
 	VMOVUPS Z13, 64(R9)
 	VMOVUPS Z14, 128(R9)
 	VMOVUPS Z15, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store471
+	JZ      store541
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z16, Z16
 	VMOVUPS 64(R9), Z0
@@ -9252,14 +10255,14 @@ store470:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z19, Z19
 
-store471:
+store541:
 	VMOVUPS Z16, (R9)
 	VMOVUPS Z17, 64(R9)
 	VMOVUPS Z18, 128(R9)
 	VMOVUPS Z19, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store472
+	JZ      store542
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z20, Z20
 	VMOVUPS 64(R9), Z0
@@ -9269,7 +10272,7 @@ store471:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z23, Z23
 
-store472:
+store542:
 	VMOVUPS Z20, (R9)
 	VMOVUPS Z21, 64(R9)
 	VMOVUPS Z22, 128(R9)
@@ -9277,12 +10280,12 @@ store472:
 	ADDQ    R11, R9
 	LEAQ    (R8)(SI*2), R8
 	SUBQ    $0x00000006, R10
-	JMP     tokens464
+	JMP     tokens534
 
-fewer465:
-tokens473:
+fewer535:
+tokens543:
 	CMPQ   R10, $0x00000004
-	JL     fewer474
+	JL     fewer544
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -9304,7 +10307,7 @@ tokens473:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column475:
+column545:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VMOVUPS      128(R11), Z18
@@ -9332,11 +10335,11 @@ column475:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column475
+	JNZ          column545
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store476
+	JZ           store546
 	VMOVUPS      (R9), Z16
 	VADDPS       Z16, Z0, Z0
 	VMOVUPS      64(R9), Z16
@@ -9346,14 +10349,14 @@ column475:
 	VMOVUPS      192(R9), Z16
 	VADDPS       Z16, Z3, Z3
 
-store476:
+store546:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	VMOVUPS Z2, 128(R9)
 	VMOVUPS Z3, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store477
+	JZ      store547
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z4, Z4
 	VMOVUPS 64(R9), Z0
@@ -9363,14 +10366,14 @@ store476:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z7, Z7
 
-store477:
+store547:
 	VMOVUPS Z4, (R9)
 	VMOVUPS Z5, 64(R9)
 	VMOVUPS Z6, 128(R9)
 	VMOVUPS Z7, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store478
+	JZ      store548
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z8, Z8
 	VMOVUPS 64(R9), Z0
@@ -9380,14 +10383,14 @@ store477:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z11, Z11
 
-store478:
+store548:
 	VMOVUPS Z8, (R9)
 	VMOVUPS Z9, 64(R9)
 	VMOVUPS Z10, 128(R9)
 	VMOVUPS Z11, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store479
+	JZ      store549
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z12, Z12
 	VMOVUPS 64(R9), Z0
@@ -9397,7 +10400,7 @@ store478:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z15, Z15
 
-store479:
+store549:
 	VMOVUPS Z12, (R9)
 	VMOVUPS Z13, 64(R9)
 	VMOVUPS Z14, 128(R9)
@@ -9405,12 +10408,12 @@ store479:
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*4), R8
 	SUBQ    $0x00000004, R10
-	JMP     tokens473
+	JMP     tokens543
 
-fewer474:
-tokens480:
+fewer544:
+tokens550:
 	CMPQ   R10, $0x00000002
-	JL     fewer481
+	JL     fewer551
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -9424,7 +10427,7 @@ tokens480:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column482:
+column552:
 	VMOVUPS      (R11), Z8
 	VMOVUPS      64(R11), Z9
 	VMOVUPS      128(R11), Z10
@@ -9442,11 +10445,11 @@ column482:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column482
+	JNZ          column552
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store483
+	JZ           store553
 	VMOVUPS      (R9), Z8
 	VADDPS       Z8, Z0, Z0
 	VMOVUPS      64(R9), Z8
@@ -9456,14 +10459,14 @@ column482:
 	VMOVUPS      192(R9), Z8
 	VADDPS       Z8, Z3, Z3
 
-store483:
+store553:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	VMOVUPS Z2, 128(R9)
 	VMOVUPS Z3, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store484
+	JZ      store554
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z4, Z4
 	VMOVUPS 64(R9), Z0
@@ -9473,7 +10476,7 @@ store483:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z7, Z7
 
-store484:
+store554:
 	VMOVUPS Z4, (R9)
 	VMOVUPS Z5, 64(R9)
 	VMOVUPS Z6, 128(R9)
@@ -9481,12 +10484,12 @@ store484:
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*2), R8
 	SUBQ    $0x00000002, R10
-	JMP     tokens480
+	JMP     tokens550
 
-fewer481:
-tokens485:
+fewer551:
+tokens555:
 	CMPQ   R10, $0x00000001
-	JL     fewer486
+	JL     fewer556
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -9496,7 +10499,7 @@ tokens485:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column487:
+column557:
 	VMOVUPS      (R11), Z4
 	VMOVUPS      64(R11), Z5
 	VMOVUPS      128(R11), Z6
@@ -9509,11 +10512,11 @@ column487:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column487
+	JNZ          column557
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store488
+	JZ           store558
 	VMOVUPS      (R9), Z4
 	VADDPS       Z4, Z0, Z0
 	VMOVUPS      64(R9), Z4
@@ -9523,7 +10526,7 @@ column487:
 	VMOVUPS      192(R9), Z4
 	VADDPS       Z4, Z3, Z3
 
-store488:
+store558:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	VMOVUPS Z2, 128(R9)
@@ -9531,25 +10534,25 @@ store488:
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*1), R8
 	SUBQ    $0x00000001, R10
-	JMP     tokens485
+	JMP     tokens555
 
-fewer486:
+fewer556:
 	ADDQ $0x00000100, AX
 	ADDQ $0x00000100, CX
 	SUBQ $0x00000040, DX
-	JMP  strip462
+	JMP  strip532
 
-narrower463:
-strip489:
+narrower533:
+strip559:
 	CMPQ DX, $0x00000020
-	JL   narrower490
+	JL   narrower560
 	MOVQ x+16(FP), R8
 	MOVQ n+32(FP), R10
 	MOVQ AX, R9
 
-tokens491:
+tokens561:
 	CMPQ   R10, $0x0000000c
-	JL     fewer492
+	JL     fewer562
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -9580,7 +10583,7 @@ tokens491:
 	MOVQ   R8, R14
 	LEAQ   (R8)(SI*2), R15
 
-column493:
+column563:
 	VMOVUPS      (R11), Z24
 	VMOVUPS      64(R11), Z25
 	VBROADCASTSS (R14), Z26
@@ -9623,149 +10626,149 @@ column493:
 	ADDQ         $0x00000004, R14
 	ADDQ         $0x00000004, R15
 	DECQ         R13
-	JNZ          column493
+	JNZ          column563
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store494
+	JZ           store564
 	VMOVUPS      (R9), Z24
 	VADDPS       Z24, Z0, Z0
 	VMOVUPS      64(R9), Z24
 	VADDPS       Z24, Z1, Z1
 
-store494:
+store564:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store495
+	JZ      store565
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z2, Z2
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z3, Z3
 
-store495:
+store565:
 	VMOVUPS Z2, (R9)
 	VMOVUPS Z3, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store496
+	JZ      store566
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z4, Z4
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z5, Z5
 
-store496:
+store566:
 	VMOVUPS Z4, (R9)
 	VMOVUPS Z5, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store497
+	JZ      store567
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z6, Z6
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z7, Z7
 
-store497:
+store567:
 	VMOVUPS Z6, (R9)
 	VMOVUPS Z7, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store498
+	JZ      store568
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z8, Z8
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z9, Z9
 
-store498:
+store568:
 	VMOVUPS Z8, (R9)
 	VMOVUPS Z9, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store499
+	JZ      store569
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z10, Z10
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z11, Z11
 
-store499:
+store569:
 	VMOVUPS Z10, (R9)
 	VMOVUPS Z11, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store500
+	JZ      store570
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z12, Z12
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z13, Z13
 
-store500:
+store570:
 	VMOVUPS Z12, (R9)
 	VMOVUPS Z13, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store501
+	JZ      store571
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z14, Z14
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z15, Z15
 
-store501:
+store571:
 	VMOVUPS Z14, (R9)
 	VMOVUPS Z15, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store502
+	JZ      store572
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z16, Z16
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z17, Z17
 
-store502:
+store572:
 	VMOVUPS Z16, (R9)
 	VMOVUPS Z17, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store503
+	JZ      store573
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z18, Z18
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z19, Z19
 
-store503:
+store573:
 	VMOVUPS Z18, (R9)
 	VMOVUPS Z19, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store504
+	JZ      store574
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z20, Z20
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z21, Z21
 
-store504:
+store574:
 	VMOVUPS Z20, (R9)
 	VMOVUPS Z21, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store505
+	JZ      store575
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z22, Z22
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z23, Z23
 
-store505:
+store575:
 	VMOVUPS Z22, (R9)
 	VMOVUPS Z23, 64(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(SI*4), R8
 	SUBQ    $0x0000000c, R10
-	JMP     tokens491
+	JMP     tokens561
 
-fewer492:
-tokens506:
+fewer562:
+tokens576:
 	CMPQ   R10, $0x00000004
-	JL     fewer507
+	JL     fewer577
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -9779,7 +10782,7 @@ tokens506:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column508:
+column578:
 	VMOVUPS      (R11), Z8
 	VMOVUPS      64(R11), Z9
 	VBROADCASTSS (R14), Z10
@@ -9797,61 +10800,61 @@ column508:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column508
+	JNZ          column578
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store509
+	JZ           store579
 	VMOVUPS      (R9), Z8
 	VADDPS       Z8, Z0, Z0
 	VMOVUPS      64(R9), Z8
 	VADDPS       Z8, Z1, Z1
 
-store509:
+store579:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store510
+	JZ      store580
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z2, Z2
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z3, Z3
 
-store510:
+store580:
 	VMOVUPS Z2, (R9)
 	VMOVUPS Z3, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store511
+	JZ      store581
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z4, Z4
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z5, Z5
 
-store511:
+store581:
 	VMOVUPS Z4, (R9)
 	VMOVUPS Z5, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store512
+	JZ      store582
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z6, Z6
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z7, Z7
 
-store512:
+store582:
 	VMOVUPS Z6, (R9)
 	VMOVUPS Z7, 64(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*4), R8
 	SUBQ    $0x00000004, R10
-	JMP     tokens506
+	JMP     tokens576
 
-fewer507:
-tokens513:
+fewer577:
+tokens583:
 	CMPQ   R10, $0x00000001
-	JL     fewer514
+	JL     fewer584
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	MOVQ   ldw+48(FP), R12
@@ -9859,7 +10862,7 @@ tokens513:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column515:
+column585:
 	VMOVUPS      (R11), Z2
 	VMOVUPS      64(R11), Z3
 	VBROADCASTSS (R14), Z4
@@ -9868,41 +10871,41 @@ column515:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column515
+	JNZ          column585
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store516
+	JZ           store586
 	VMOVUPS      (R9), Z2
 	VADDPS       Z2, Z0, Z0
 	VMOVUPS      64(R9), Z2
 	VADDPS       Z2, Z1, Z1
 
-store516:
+store586:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*1), R8
 	SUBQ    $0x00000001, R10
-	JMP     tokens513
+	JMP     tokens583
 
-fewer514:
+fewer584:
 	ADDQ $0x00000080, AX
 	ADDQ $0x00000080, CX
 	SUBQ $0x00000020, DX
-	JMP  strip489
+	JMP  strip559
 
-narrower490:
-strip517:
+narrower560:
+strip587:
 	CMPQ DX, $0x00000010
-	JL   narrower518
+	JL   narrower588
 	MOVQ x+16(FP), R8
 	MOVQ n+32(FP), R10
 	MOVQ AX, R9
 
-tokens519:
+tokens589:
 	CMPQ   R10, $0x0000000c
-	JL     fewer520
+	JL     fewer590
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -9921,7 +10924,7 @@ tokens519:
 	MOVQ   R8, R14
 	LEAQ   (R8)(SI*2), R15
 
-column521:
+column591:
 	VMOVUPS      (R11), Z12
 	VBROADCASTSS (R14), Z13
 	VFMADD231PS  Z12, Z13, Z0
@@ -9951,113 +10954,113 @@ column521:
 	ADDQ         $0x00000004, R14
 	ADDQ         $0x00000004, R15
 	DECQ         R13
-	JNZ          column521
+	JNZ          column591
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store522
+	JZ           store592
 	VMOVUPS      (R9), Z12
 	VADDPS       Z12, Z0, Z0
 
-store522:
+store592:
 	VMOVUPS Z0, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store523
+	JZ      store593
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z1, Z1
 
-store523:
+store593:
 	VMOVUPS Z1, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store524
+	JZ      store594
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z2, Z2
 
-store524:
+store594:
 	VMOVUPS Z2, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store525
+	JZ      store595
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z3, Z3
 
-store525:
+store595:
 	VMOVUPS Z3, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store526
+	JZ      store596
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z4, Z4
 
-store526:
+store596:
 	VMOVUPS Z4, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store527
+	JZ      store597
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z5, Z5
 
-store527:
+store597:
 	VMOVUPS Z5, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store528
+	JZ      store598
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z6, Z6
 
-store528:
+store598:
 	VMOVUPS Z6, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store529
+	JZ      store599
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z7, Z7
 
-store529:
+store599:
 	VMOVUPS Z7, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store530
+	JZ      store600
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z8, Z8
 
-store530:
+store600:
 	VMOVUPS Z8, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store531
+	JZ      store601
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z9, Z9
 
-store531:
+store601:
 	VMOVUPS Z9, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store532
+	JZ      store602
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z10, Z10
 
-store532:
+store602:
 	VMOVUPS Z10, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store533
+	JZ      store603
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z11, Z11
 
-store533:
+store603:
 	VMOVUPS Z11, (R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(SI*4), R8
 	SUBQ    $0x0000000c, R10
-	JMP     tokens519
+	JMP     tokens589
 
-fewer520:
-tokens534:
+fewer590:
+tokens604:
 	CMPQ   R10, $0x00000004
-	JL     fewer535
+	JL     fewer605
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -10067,7 +11070,7 @@ tokens534:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column536:
+column606:
 	VMOVUPS      (R11), Z4
 	VBROADCASTSS (R14), Z5
 	VFMADD231PS  Z4, Z5, Z0
@@ -10080,94 +11083,94 @@ column536:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column536
+	JNZ          column606
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store537
+	JZ           store607
 	VMOVUPS      (R9), Z4
 	VADDPS       Z4, Z0, Z0
 
-store537:
+store607:
 	VMOVUPS Z0, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store538
+	JZ      store608
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z1, Z1
 
-store538:
+store608:
 	VMOVUPS Z1, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store539
+	JZ      store609
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z2, Z2
 
-store539:
+store609:
 	VMOVUPS Z2, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store540
+	JZ      store610
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z3, Z3
 
-store540:
+store610:
 	VMOVUPS Z3, (R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*4), R8
 	SUBQ    $0x00000004, R10
-	JMP     tokens534
+	JMP     tokens604
 
-fewer535:
-tokens541:
+fewer605:
+tokens611:
 	CMPQ   R10, $0x00000001
-	JL     fewer542
+	JL     fewer612
 	VXORPS Z0, Z0, Z0
 	MOVQ   ldw+48(FP), R12
 	MOVQ   k+56(FP), R13
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column543:
+column613:
 	VMOVUPS      (R11), Z1
 	VBROADCASTSS (R14), Z2
 	VFMADD231PS  Z1, Z2, Z0
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column543
+	JNZ          column613
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store544
+	JZ           store614
 	VMOVUPS      (R9), Z1
 	VADDPS       Z1, Z0, Z0
 
-store544:
+store614:
 	VMOVUPS Z0, (R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*1), R8
 	SUBQ    $0x00000001, R10
-	JMP     tokens541
+	JMP     tokens611
 
-fewer542:
+fewer612:
 	ADDQ $0x00000040, AX
 	ADDQ $0x00000040, CX
 	SUBQ $0x00000010, DX
-	JMP  strip517
+	JMP  strip587
 
-narrower518:
+narrower588:
 	TESTQ DX, DX
-	JZ    done545
+	JZ    done615
 	LEAQ  wordMasks<>+0(SB), R8
 	KMOVW (R8)(DX*2), K1
 	MOVQ  x+16(FP), DX
 	MOVQ  n+32(FP), R8
 
-tokens546:
+tokens616:
 	CMPQ   R8, $0x0000000c
-	JL     fewer547
+	JL     fewer617
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -10186,7 +11189,7 @@ tokens546:
 	MOVQ   DX, R12
 	LEAQ   (DX)(SI*2), R13
 
-column548:
+column618:
 	VMOVUPS.Z    (R9), K1, Z12
 	VBROADCASTSS (R12), Z13
 	VFMADD231PS  Z12, Z13, Z0
@@ -10216,113 +11219,113 @@ column548:
 	ADDQ         $0x00000004, R12
 	ADDQ         $0x00000004, R13
 	DECQ         R11
-	JNZ          column548
+	JNZ          column618
 	MOVQ         ldy+8(FP), R9
 	MOVQ         add+72(FP), R10
 	TESTQ        R10, R10
-	JZ           store549
+	JZ           store619
 	VMOVUPS.Z    (AX), K1, Z12
 	VADDPS       Z12, Z0, Z0
 
-store549:
+store619:
 	VMOVUPS   Z0, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store550
+	JZ        store620
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z1, Z1
 
-store550:
+store620:
 	VMOVUPS   Z1, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store551
+	JZ        store621
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z2, Z2
 
-store551:
+store621:
 	VMOVUPS   Z2, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store552
+	JZ        store622
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z3, Z3
 
-store552:
+store622:
 	VMOVUPS   Z3, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store553
+	JZ        store623
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z4, Z4
 
-store553:
+store623:
 	VMOVUPS   Z4, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store554
+	JZ        store624
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z5, Z5
 
-store554:
+store624:
 	VMOVUPS   Z5, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store555
+	JZ        store625
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z6, Z6
 
-store555:
+store625:
 	VMOVUPS   Z6, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store556
+	JZ        store626
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z7, Z7
 
-store556:
+store626:
 	VMOVUPS   Z7, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store557
+	JZ        store627
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z8, Z8
 
-store557:
+store627:
 	VMOVUPS   Z8, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store558
+	JZ        store628
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z9, Z9
 
-store558:
+store628:
 	VMOVUPS   Z9, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store559
+	JZ        store629
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z10, Z10
 
-store559:
+store629:
 	VMOVUPS   Z10, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store560
+	JZ        store630
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z11, Z11
 
-store560:
+store630:
 	VMOVUPS Z11, K1, (AX)
 	ADDQ    R9, AX
 	LEAQ    (DX)(SI*4), DX
 	SUBQ    $0x0000000c, R8
-	JMP     tokens546
+	JMP     tokens616
 
-fewer547:
-tokens561:
+fewer617:
+tokens631:
 	CMPQ   R8, $0x00000004
-	JL     fewer562
+	JL     fewer632
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -10332,7 +11335,7 @@ tokens561:
 	MOVQ   CX, DI
 	MOVQ   DX, R11
 
-column563:
+column633:
 	VMOVUPS.Z    (DI), K1, Z4
 	VBROADCASTSS (R11), Z5
 	VFMADD231PS  Z4, Z5, Z0
@@ -10345,79 +11348,79 @@ column563:
 	ADDQ         R9, DI
 	ADDQ         $0x00000004, R11
 	DECQ         R10
-	JNZ          column563
+	JNZ          column633
 	MOVQ         ldy+8(FP), DI
 	MOVQ         add+72(FP), R9
 	TESTQ        R9, R9
-	JZ           store564
+	JZ           store634
 	VMOVUPS.Z    (AX), K1, Z4
 	VADDPS       Z4, Z0, Z0
 
-store564:
+store634:
 	VMOVUPS   Z0, K1, (AX)
 	ADDQ      DI, AX
 	TESTQ     R9, R9
-	JZ        store565
+	JZ        store635
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z1, Z1
 
-store565:
+store635:
 	VMOVUPS   Z1, K1, (AX)
 	ADDQ      DI, AX
 	TESTQ     R9, R9
-	JZ        store566
+	JZ        store636
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z2, Z2
 
-store566:
+store636:
 	VMOVUPS   Z2, K1, (AX)
 	ADDQ      DI, AX
 	TESTQ     R9, R9
-	JZ        store567
+	JZ        store637
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z3, Z3
 
-store567:
+store637:
 	VMOVUPS Z3, K1, (AX)
 	ADDQ    DI, AX
 	LEAQ    (DX)(BX*4), DX
 	SUBQ    $0x00000004, R8
-	JMP     tokens561
+	JMP     tokens631
 
-fewer562:
-tokens568:
+fewer632:
+tokens638:
 	CMPQ   R8, $0x00000001
-	JL     fewer569
+	JL     fewer639
 	VXORPS Z0, Z0, Z0
 	MOVQ   ldw+48(FP), DI
 	MOVQ   k+56(FP), R9
 	MOVQ   CX, SI
 	MOVQ   DX, R10
 
-column570:
+column640:
 	VMOVUPS.Z    (SI), K1, Z1
 	VBROADCASTSS (R10), Z2
 	VFMADD231PS  Z1, Z2, Z0
 	ADDQ         DI, SI
 	ADDQ         $0x00000004, R10
 	DECQ         R9
-	JNZ          column570
+	JNZ          column640
 	MOVQ         ldy+8(FP), SI
 	MOVQ         add+72(FP), DI
 	TESTQ        DI, DI
-	JZ           store571
+	JZ           store641
 	VMOVUPS.Z    (AX), K1, Z1
 	VADDPS       Z1, Z0, Z0
 
-store571:
+store641:
 	VMOVUPS Z0, K1, (AX)
 	ADDQ    SI, AX
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x00000001, R8
-	JMP     tokens568
+	JMP     tokens638
 
-fewer569:
-done545:
+fewer639:
+done615:
 	VZEROUPPER
 	RET
 
@@ -10432,14 +11435,14 @@ TEXT ·transposeF32AVX512(SB), NOSPLIT, $0-40
 	MOVQ cols+32(FP), SI
 	SHLQ $0x02, SI
 
-rows572:
+rows642:
 	CMPQ BX, $0x00000010
-	JL   rest573
+	JL   rest643
 	MOVQ cols+32(FP), R9
 	MOVQ DX, DI
 	MOVQ AX, R8
 
-columns575:
+columns645:
 	MOVQ         DI, R10
 	VMOVUPS      (R10), X0
 	ADDQ         SI, R10
@@ -10490,7 +11493,7 @@ columns575:
 	VMOVUPS      Z5, (R10)
 	ADDQ         CX, R10
 	SUBQ         $0x00000004, R9
-	JLE          done576
+	JLE          done646
 	MOVQ         $0x00000004, R11
 	MOVQ         R9, R10
 	CMPQ         R9, R11
@@ -10499,24 +11502,24 @@ columns575:
 	LEAQ         (DI)(R10*4), DI
 	IMULQ        CX, R10
 	ADDQ         R10, R8
-	JMP          columns575
+	JMP          columns645
 
-done576:
+done646:
 	IMUL3Q $0x00000010, SI, DI
 	ADDQ   DI, DX
 	ADDQ   $0x00000040, AX
 	SUBQ   $0x00000010, BX
-	JMP    rows572
+	JMP    rows642
 
-rest573:
+rest643:
 	TESTQ BX, BX
-	JZ    end574
+	JZ    end644
 	LEAQ  wordMasks<>+0(SB), DI
 	KMOVW (DI)(BX*2), K1
 	MOVQ  cols+32(FP), DI
 	MOVQ  AX, AX
 
-columns577:
+columns647:
 	MOVQ         DX, R8
 	VMOVUPS      (R8), X9
 	XORQ         R9, R9
@@ -10612,7 +11615,7 @@ columns577:
 	VMOVUPS      Z1, K1, (R8)
 	ADDQ         CX, R8
 	SUBQ         $0x00000004, DI
-	JLE          done578
+	JLE          done648
 	MOVQ         $0x00000004, R9
 	MOVQ         DI, R8
 	CMPQ         DI, R9
@@ -10621,10 +11624,10 @@ columns577:
 	LEAQ         (DX)(R8*4), DX
 	IMULQ        CX, R8
 	ADDQ         R8, AX
-	JMP          columns577
+	JMP          columns647
 
-done578:
-end574:
+done648:
+end644:
 	VZEROUPPER
 	RET
 
@@ -10639,14 +11642,14 @@ TEXT ·transposeF16AVX512(SB), NOSPLIT, $0-40
 	MOVQ cols+32(FP), SI
 	SHLQ $0x01, SI
 
-rows579:
+rows649:
 	CMPQ BX, $0x00000010
-	JL   rest580
+	JL   rest650
 	MOVQ cols+32(FP), R9
 	MOVQ DX, DI
 	MOVQ AX, R8
 
-columns582:
+columns652:
 	MOVQ         DI, R10
 	VMOVUPS      (R10), X0
 	ADDQ         SI, R10
@@ -10729,7 +11732,7 @@ columns582:
 	VMOVUPS      Z8, (R10)
 	ADDQ         CX, R10
 	SUBQ         $0x00000008, R9
-	JLE          done583
+	JLE          done653
 	MOVQ         $0x00000008, R11
 	MOVQ         R9, R10
 	CMPQ         R9, R11
@@ -10738,24 +11741,24 @@ columns582:
 	LEAQ         (DI)(R10*2), DI
 	IMULQ        CX, R10
 	ADDQ         R10, R8
-	JMP          columns582
+	JMP          columns652
 
-done583:
+done653:
 	IMUL3Q $0x00000010, SI, DI
 	ADDQ   DI, DX
 	ADDQ   $0x00000040, AX
 	SUBQ   $0x00000010, BX
-	JMP    rows579
+	JMP    rows649
 
-rest580:
+rest650:
 	TESTQ BX, BX
-	JZ    end581
+	JZ    end651
 	LEAQ  wordMasks<>+0(SB), DI
 	KMOVW (DI)(BX*2), K1
 	MOVQ  cols+32(FP), DI
 	MOVQ  AX, AX
 
-columns584:
+columns654:
 	MOVQ         DX, R8
 	VMOVUPS      (R8), X17
 	XORQ         R9, R9
@@ -10883,7 +11886,7 @@ columns584:
 	VMOVUPS      Z0, K1, (R8)
 	ADDQ         CX, R8
 	SUBQ         $0x00000008, DI
-	JLE          done585
+	JLE          done655
 	MOVQ         $0x00000008, R9
 	MOVQ         DI, R8
 	CMPQ         DI, R9
@@ -10892,10 +11895,10 @@ columns584:
 	LEAQ         (DX)(R8*2), DX
 	IMULQ        CX, R8
 	ADDQ         R8, AX
-	JMP          columns584
+	JMP          columns654
 
-done585:
-end581:
+done655:
+end651:
 	VZEROUPPER
 	RET
 
@@ -10911,15 +11914,15 @@ TEXT ·transposeI8AVX512(SB), NOSPLIT, $0-48
 	SHLQ $0x00, SI
 	MOVQ scales+24(FP), DI
 
-rows586:
+rows656:
 	CMPQ    BX, $0x00000010
-	JL      rest587
+	JL      rest657
 	VMOVUPS (DI), Z0
 	MOVQ    cols+40(FP), R10
 	MOVQ    DX, R8
 	MOVQ    AX, R9
 
-columns589:
+columns659:
 	MOVQ         R8, R11
 	VPMOVSXBW    (R11), X1
 	ADDQ         SI, R11
@@ -11026,7 +12029,7 @@ columns589:
 	VMOVUPS      Z9, (R11)
 	ADDQ         CX, R11
 	SUBQ         $0x00000008, R10
-	JLE          done590
+	JLE          done660
 	MOVQ         $0x00000008, R12
 	MOVQ         R10, R11
 	CMPQ         R10, R12
@@ -11035,26 +12038,26 @@ columns589:
 	LEAQ         (R8)(R11*1), R8
 	IMULQ        CX, R11
 	ADDQ         R11, R9
-	JMP          columns589
+	JMP          columns659
 
-done590:
+done660:
 	IMUL3Q $0x00000010, SI, R8
 	ADDQ   R8, DX
 	ADDQ   $0x00000040, AX
 	ADDQ   $0x00000040, DI
 	SUBQ   $0x00000010, BX
-	JMP    rows586
+	JMP    rows656
 
-rest587:
+rest657:
 	TESTQ     BX, BX
-	JZ        end588
+	JZ        end658
 	LEAQ      wordMasks<>+0(SB), R8
 	KMOVW     (R8)(BX*2), K1
 	VMOVUPS.Z (DI), K1, Z0
 	MOVQ      cols+40(FP), DI
 	MOVQ      AX, AX
 
-columns591:
+columns661:
 	MOVQ         DX, R8
 	VPMOVSXBW    (R8), X18
 	XORQ         R9, R9
@@ -11206,7 +12209,7 @@ columns591:
 	VMOVUPS      Z1, K1, (R8)
 	ADDQ         CX, R8
 	SUBQ         $0x00000008, DI
-	JLE          done592
+	JLE          done662
 	MOVQ         $0x00000008, R9
 	MOVQ         DI, R8
 	CMPQ         DI, R9
@@ -11215,10 +12218,10 @@ columns591:
 	LEAQ         (DX)(R8*1), DX
 	IMULQ        CX, R8
 	ADDQ         R8, AX
-	JMP          columns591
+	JMP          columns661
 
-done592:
-end588:
+done662:
+end658:
 	VZEROUPPER
 	RET
 
@@ -11232,13 +12235,13 @@ TEXT ·widenQ8AVX512(SB), NOSPLIT, $0-40
 	MOVQ rows+24(FP), BX
 	MOVQ cols+32(FP), SI
 
-row593:
+row663:
 	VBROADCASTSS (DX), Z0
 	MOVQ         SI, DI
 
-columns594:
+columns664:
 	CMPQ      DI, $0x00000010
-	JL        last595
+	JL        last665
 	VPMOVSXBD (CX), Z1
 	VCVTDQ2PS Z1, Z1
 	VMULPS    Z0, Z1, Z1
@@ -11246,11 +12249,11 @@ columns594:
 	ADDQ      $0x00000010, CX
 	ADDQ      $0x00000040, AX
 	SUBQ      $0x00000010, DI
-	JMP       columns594
+	JMP       columns664
 
-last595:
+last665:
 	TESTQ     DI, DI
-	JZ        next596
+	JZ        next666
 	SUBQ      $0x00000010, DI
 	ADDQ      DI, CX
 	LEAQ      (AX)(DI*4), AX
@@ -11261,10 +12264,83 @@ last595:
 	ADDQ      $0x00000010, CX
 	ADDQ      $0x00000040, AX
 
-next596:
+next666:
 	ADDQ $0x00000004, DX
 	DECQ BX
-	JNZ  row593
+	JNZ  row663
+	VZEROUPPER
+	RET
+
+// func magnitudeAVX512(x *float32, n int) float32
+// Requires: AVX, AVX2, AVX512DQ, AVX512F, AVX512VL, SSE
+TEXT ·magnitudeAVX512(SB), NOSPLIT, $0-20
+	// The largest |x|, or a NaN.
+	VXORPS       Z0, Z0, Z0
+	MOVL         $0x7fffffff, AX
+	VMOVD        AX, X1
+	VPBROADCASTD X1, Z1
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+
+loop667:
+	CMPQ    CX, $0x00000010
+	JL      rest668
+	VMOVUPS (AX), Z2
+	VPANDD  Z2, Z1, Z2
+	VPMAXSD Z0, Z2, Z0
+	ADDQ    $0x00000040, AX
+	SUBQ    $0x00000010, CX
+	JMP     loop667
+
+rest668:
+	TESTQ     CX, CX
+	JZ        done669
+	LEAQ      wordMasks<>+0(SB), DX
+	KMOVW     (DX)(CX*2), K1
+	VMOVUPS.Z (AX), K1, Z2
+	VPANDD    Z2, Z1, Z1
+	VPMAXSD   Z0, Z1, Z0
+
+done669:
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VPMAXSD       Y0, Y1, Y1
+	VEXTRACTF32X4 $0x01, Y1, X0
+	VPMAXSD       X1, X0, X0
+	VPSHUFD       $0x4e, X0, X1
+	VPMAXSD       X1, X0, X0
+	VPSHUFD       $0xb1, X0, X1
+	VPMAXSD       X1, X0, X0
+	MOVSS         X0, ret+16(FP)
+	VZEROUPPER
+	RET
+
+// func roundQ8AVX512(dst *byte, src *float32, scale float32, n int)
+// Requires: AVX, AVX512F, SSE
+TEXT ·roundQ8AVX512(SB), NOSPLIT, $0-32
+	// dst = round(src/scale) within +-127
+	MOVSS        scale+16(FP), X0
+	VBROADCASTSS X0, Z0
+	MOVL         $0x42fe0000, AX
+	VMOVD        AX, X1
+	VPBROADCASTD X1, Z1
+	MOVL         $0xc2fe0000, AX
+	VMOVD        AX, X2
+	VPBROADCASTD X2, Z2
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+24(FP), DX
+
+loop670:
+	VMOVUPS   (CX), Z3
+	VDIVPS    Z0, Z3, Z3
+	VMINPS    Z1, Z3, Z3
+	VMAXPS    Z2, Z3, Z3
+	VCVTPS2DQ Z3, Z3
+	VPMOVSDB  Z3, (AX)
+	ADDQ      $0x00000010, AX
+	ADDQ      $0x00000040, CX
+	SUBQ      $0x00000010, DX
+	JNZ       loop670
 	VZEROUPPER
 	RET
 
@@ -11281,9 +12357,9 @@ TEXT ·penaliseTileAVX512(SB), NOSPLIT, $0-76
 	VBROADCASTSS X0, Z0
 	VMOVUPS      infinity<>+0(SB), Z1
 
-strip597:
+strip671:
 	CMPQ         SI, $0x00000040
-	JL           narrower598
+	JL           narrower672
 	MOVQ         field+40(FP), DI
 	VBROADCASTSS (DI), Z2
 	VMOVUPS      (DX), Z3
@@ -11330,7 +12406,7 @@ strip597:
 	MOVQ         rowMax+56(FP), R10
 	MOVQ         AX, R8
 
-row599:
+row673:
 	VBROADCASTSS  (DI), Z2
 	VMOVUPS       negInfinity<>+0(SB), Z11
 	VMINPS        Z3, Z2, Z3
@@ -11391,7 +12467,7 @@ row599:
 	ADDQ          $0x00000004, DI
 	ADDQ          $0x00000004, R10
 	DECQ          R9
-	JNZ           row599
+	JNZ           row673
 	VMOVUPS       Z3, (DX)
 	VMOVUPS       Z5, 64(DX)
 	VMOVUPS       Z7, 128(DX)
@@ -11400,12 +12476,12 @@ row599:
 	ADDQ          $0x00000100, DX
 	ADDQ          $0x00000100, BX
 	SUBQ          $0x00000040, SI
-	JMP           strip597
+	JMP           strip671
 
-narrower598:
-strip600:
+narrower672:
+strip674:
 	CMPQ         SI, $0x00000010
-	JL           narrower601
+	JL           narrower675
 	MOVQ         field+40(FP), DI
 	VBROADCASTSS (DI), Z2
 	VMOVUPS      (DX), Z3
@@ -11422,7 +12498,7 @@ strip600:
 	MOVQ         rowMax+56(FP), R10
 	MOVQ         AX, R8
 
-row602:
+row676:
 	VBROADCASTSS  (DI), Z2
 	VMOVUPS       negInfinity<>+0(SB), Z5
 	VMINPS        Z3, Z2, Z3
@@ -11450,17 +12526,17 @@ row602:
 	ADDQ          $0x00000004, DI
 	ADDQ          $0x00000004, R10
 	DECQ          R9
-	JNZ           row602
+	JNZ           row676
 	VMOVUPS       Z3, (DX)
 	ADDQ          $0x00000040, AX
 	ADDQ          $0x00000040, DX
 	ADDQ          $0x00000040, BX
 	SUBQ          $0x00000010, SI
-	JMP           strip600
+	JMP           strip674
 
-narrower601:
+narrower675:
 	TESTQ        SI, SI
-	JZ           done603
+	JZ           done677
 	LEAQ         wordMasks<>+0(SB), DI
 	KMOVW        (DI)(SI*2), K1
 	MOVQ         field+40(FP), SI
@@ -11480,7 +12556,7 @@ narrower601:
 	MOVQ         n+16(FP), BX
 	MOVQ         rowMax+56(FP), DI
 
-row604:
+row678:
 	VBROADCASTSS  (SI), Z2
 	VMOVUPS       negInfinity<>+0(SB), Z5
 	VMINPS        Z3, Z2, Z3
@@ -11508,10 +12584,10 @@ row604:
 	ADDQ          $0x00000004, SI
 	ADDQ          $0x00000004, DI
 	DECQ          BX
-	JNZ           row604
+	JNZ           row678
 	VMOVUPS       Z3, K1, (DX)
 
-done603:
+done677:
 	VPXORD        signBit<>+0(SB), Z1, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VMAXPS        Y0, Y1, Y1
@@ -11539,7 +12615,7 @@ TEXT ·expSumTileAVX512(SB), NOSPLIT, $0-48
 	LEAQ  wordMasks<>+0(SB), DI
 	KMOVW (DI)(SI*2), K1
 
-row605:
+row679:
 	VXORPS       Z1, Z1, Z1
 	VBROADCASTSS (DX), Z0
 	VCMPPS       $0x00, negInfinity<>+0(SB), Z0, K2
@@ -11547,9 +12623,9 @@ row605:
 	MOVQ         width+24(FP), R8
 	MOVQ         AX, DI
 
-loop606:
+loop680:
 	CMPQ         R8, $0x00000010
-	JL           rest607
+	JL           rest681
 	VMOVUPS      (DI), Z2
 	VXORPS       Z3, Z3, Z3
 	VSUBPS       Z0, Z2, Z2
@@ -11577,11 +12653,11 @@ loop606:
 	VADDPS       Z6, Z1, Z1
 	ADDQ         $0x00000040, DI
 	SUBQ         $0x00000010, R8
-	JMP          loop606
+	JMP          loop680
 
-rest607:
+rest681:
 	TESTQ        SI, SI
-	JZ           sum608
+	JZ           sum682
 	VMOVUPS.Z    (DI), K1, Z2
 	VXORPS       Z3, Z3, Z3
 	VSUBPS       Z0, Z2, Z2
@@ -11609,7 +12685,7 @@ rest607:
 	VMOVUPS      Z6, K1, (DI)
 	VADDPS       Z6, Z1, Z1
 
-sum608:
+sum682:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VADDPS        Y1, Y0, Y0
 	VSHUFPS       $0xdd, Y0, Y0, Y1
@@ -11627,6 +12703,6 @@ sum608:
 	ADDQ          $0x00000004, DX
 	ADDQ          $0x00000004, BX
 	DECQ          CX
-	JNZ           row605
+	JNZ           row679
 	VZEROUPPER
 	RET

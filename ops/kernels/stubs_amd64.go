@@ -12,6 +12,9 @@ func gemvF16AVX2(y *float32, w *byte, stride int, x *float32, cols int, rows int
 func gemvBF16AVX2(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
 
 //go:noescape
+func gemvI8AVX2(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
+
+//go:noescape
 func gemvQ8AVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
 
 //go:noescape
@@ -34,6 +37,9 @@ func accumulateF32AVX2(y *float32, p *float32, v *byte, n int, count int)
 
 //go:noescape
 func accumulateF16AVX2(y *float32, p *float32, v *byte, n int, count int)
+
+//go:noescape
+func accumulateI8AVX2(y *float32, p *float32, v *byte, scales *float32, n int, count int)
 
 //go:noescape
 func axpyAVX2(y *float32, x *float32, a float32, n int)
@@ -99,6 +105,12 @@ func transposeI8AVX2(dst *float32, ld int, src *byte, scales *float32, rows int,
 func widenQ8AVX2(dst *float32, src *byte, scales *float32, rows int, cols int)
 
 //go:noescape
+func magnitudeAVX2(x *float32, n int) float32
+
+//go:noescape
+func roundQ8AVX2(dst *byte, src *float32, scale float32, n int)
+
+//go:noescape
 func penaliseTileAVX2(s *float32, lds int, n int, low *float32, level *float32, field *float32, slope float32, rowMax *float32, count int) float32
 
 //go:noescape
@@ -112,6 +124,9 @@ func gemvF16AVX512(y *float32, w *byte, stride int, x *float32, cols int, rows i
 
 //go:noescape
 func gemvBF16AVX512(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
+
+//go:noescape
+func gemvI8AVX512(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
 
 //go:noescape
 func gemvQ8AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
@@ -145,6 +160,9 @@ func accumulateF32AVX512(y *float32, p *float32, v *byte, n int, count int)
 
 //go:noescape
 func accumulateF16AVX512(y *float32, p *float32, v *byte, n int, count int)
+
+//go:noescape
+func accumulateI8AVX512(y *float32, p *float32, v *byte, scales *float32, n int, count int)
 
 //go:noescape
 func axpyAVX512(y *float32, x *float32, a float32, n int)
@@ -208,6 +226,12 @@ func transposeI8AVX512(dst *float32, ld int, src *byte, scales *float32, rows in
 
 //go:noescape
 func widenQ8AVX512(dst *float32, src *byte, scales *float32, rows int, cols int)
+
+//go:noescape
+func magnitudeAVX512(x *float32, n int) float32
+
+//go:noescape
+func roundQ8AVX512(dst *byte, src *float32, scale float32, n int)
 
 //go:noescape
 func penaliseTileAVX512(s *float32, lds int, n int, low *float32, level *float32, field *float32, slope float32, rowMax *float32, count int) float32

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"math"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	. "github.com/mmcloughlin/avo/reg"
@@ -13,6 +15,8 @@ func (v isa) attention() {
 		v.transpose(t)
 	}
 	v.widenQ8()
+	v.magnitude()
+	v.roundQ8()
 	v.penaliseTile()
 	v.expSumTile()
 }
@@ -355,6 +359,60 @@ func (v isa) widenQ8() {
 	DECQ(rows)
 	JNZ(LabelRef(row))
 	end()
+}
+
+// magnitude emits the largest magnitude of n numbers, compared as integers: a
+// NaN is above infinity.
+func (v isa) magnitude() {
+	v.text("magnitude", "(x *float32, n int) float32")
+	Comment("The largest |x|, or a NaN.")
+	most, sign := v.zero(), v.words(math.MaxInt32)
+	v.each([]string{"x"}, func(at map[string]Mem, part *tail) {
+		x := v.and(v.load(f32, at["x"], part), sign)
+		VPMAXSD(most, x, most)
+	})
+	y := most
+	if v.wide {
+		y = YMM()
+		VEXTRACTF64X4(U8(1), most, y)
+		VPMAXSD(most.AsY(), y, y)
+	}
+	x, other := v.upperHalf(y), XMM()
+	VPMAXSD(y.AsX(), x, x)
+	VPSHUFD(U8(0b01_00_11_10), x, other)
+	VPMAXSD(other, x, x)
+	VPSHUFD(U8(0b10_11_00_01), x, other)
+	VPMAXSD(other, x, x)
+	Store(x, ReturnIndex(0))
+	end()
+}
+
+// roundQ8 emits dst = x/scale rounded to the nearest integer, ties to the even
+// one, within +-127. n is a multiple of sixteen.
+func (v isa) roundQ8() {
+	v.text("roundQ8", "(dst *byte, src *float32, scale float32, n int)")
+	Comment("dst = round(src/scale) within +-127")
+	scale := v.broadcast("scale")
+	top, bottom := v.words(math.Float32bits(127)), v.words(math.Float32bits(-127))
+	v.sixteens(1, 4, func(dst, src Register) {
+		var q [2]VecVirtual
+		for i := range 16 / v.lanes {
+			q[i] = v.load(f32, Mem{Base: src, Disp: i * v.bytes()}, nil)
+			VDIVPS(scale, q[i], q[i])
+			VMINPS(top, q[i], q[i])
+			VMAXPS(bottom, q[i], q[i])
+			VCVTPS2DQ(q[i], q[i])
+		}
+		if v.wide {
+			VPMOVSDB(q[0], Mem{Base: dst})
+			return
+		}
+		VPACKSSDW(q[1], q[0], q[0])
+		VPERMQ(U8(0b11_01_10_00), q[0], q[0]) // packing works on halves
+		x := v.upperHalf(q[0])
+		VPACKSSWB(x, q[0].AsX(), x)
+		VMOVDQU(x, Mem{Base: dst})
+	})
 }
 
 // penalty returns slope*max(0, level-low); see penaliseGo for its limits.
