@@ -3,23 +3,32 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"github.com/firstpassage/fpa/cmd/internal/cli"
 	"github.com/firstpassage/fpa/runtime/cache"
+	"github.com/firstpassage/fpa/runtime/engine"
 )
 
 // benchFlags are the flags of bench.
 type benchFlags struct {
 	engineFlags
-	prefill, decode, repeat int
-	depths                  []int
+	prefill, decode, depths []int
+	repeat                  int
 	output                  string
 	json                    bool
 }
@@ -29,97 +38,223 @@ func newBench() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "bench -m MODEL",
 		Short: "Measure prefill and decode at several depths",
-		Long: `bench measures how many tokens a second the model takes in (pp, prefill) and gives
-out (tg, decode) on random tokens, after a warm-up, as mean and standard deviation
-of several runs. A depth is the number of tokens fed before the measurement.`,
-		Example: "  fparun bench -m passkey.gguf -p 512 -n 128 -d 0,4096",
-		Args:    cobra.NoArgs,
+		Long: `bench measures how many tokens a second the model takes in (pp, prefill, --batch at
+a time) and gives out (tg, decode, one by one) on random tokens, after a warm-up, as
+mean and standard deviation of several runs. A depth is the number of tokens fed
+before the measurement.
+
+Filling a deep cache takes long, so it is not done for every run: the runs at one
+depth follow each other in one cache, run i (from 0) beginning at depth + i * tokens,
+and the next depth is reached by feeding the difference. Only where the depth is no
+more than the tokens of a run, depth 0 above all, does each run get a cache of its
+own. "fill" is the speed of that feeding, from the end of the runs before it.
+
+Live keys are those that a key head holds after the last run, least, median and most
+of all heads and layers; "kept" is what the cache holds of the bytes of one that
+drops nothing. "memory" is the largest resident size of the process so far, the
+mapped weights included.`,
+		Example: `  fparun bench -m passkey.gguf -p 512 -n 128 -d 0,4096
+  fparun bench -m passkey.gguf -p 8192,65536 -n 0 -r 1     the speed of whole prompts
+  fparun bench -m passkey.gguf -p 0 -n 64 -d 1000,65536    one fill of 65,536 tokens in all`,
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return runBench(c.Context(), c.OutOrStdout(), &f)
 		},
 	}
 	fl := c.Flags()
 	f.add(fl, cache.Exact, "f16")
-	fl.IntVarP(&f.prefill, "n-prompt", "p", 512, "tokens of a prefill; 0: none")
-	fl.IntVarP(&f.decode, "n-gen", "n", 128, "tokens of a decode; 0: none")
-	fl.IntSliceVarP(&f.depths, "depth", "d", []int{0}, "depths, such as 0,4096")
+	fl.IntSliceVarP(&f.prefill, "n-prompt", "p", []int{512}, "tokens of a prefill; 0: none")
+	fl.IntSliceVarP(&f.decode, "n-gen", "n", []int{128}, "tokens of a decode; 0: none")
+	fl.IntSliceVarP(&f.depths, "depth", "d", []int{0}, "depths, such as 0,4096; they are measured in ascending order")
 	fl.IntVarP(&f.repeat, "repetitions", "r", 5, "runs of each measurement")
 	fl.StringVarP(&f.output, "output", "o", "md", "form of the table: md, json")
 	fl.BoolVar(&f.json, "json", false, "the same as -o json")
 	return c
 }
 
-// measurement is one line of the table.
-type measurement struct {
-	Test     string    `json:"test"` // pp512, tg128
-	Depth    int       `json:"depth"`
-	Rates    []float64 `json:"tokens_per_second"`
-	Mean     float64   `json:"mean"`
-	Dev      float64   `json:"stddev"`
-	Kept     float64   `json:"kept"` // of the cache, at the end
-	Threads  int       `json:"threads"`
-	LiveByte int64     `json:"cache_bytes_live"`
+// benchTest is what is measured at each depth.
+type benchTest struct {
+	name   string // pp512, tg128
+	tokens int    // of one run
+	step   int    // tokens of one call of the engine
 }
 
+// measurement is one line of the table.
+type measurement struct {
+	Model   string    `json:"model"`
+	Threads int       `json:"threads"`
+	Cache   string    `json:"cache"` // mode and type
+	Test    string    `json:"test"`
+	Depth   int       `json:"depth"`
+	Starts  []int     `json:"starts"` // tokens fed before each run
+	Rates   []float64 `json:"tokens_per_second"`
+	Mean    float64   `json:"mean"`
+	Dev     float64   `json:"stddev"`
+	Fill    fill      `json:"fill"`
+
+	// After the last run.
+	Kept              float64  `json:"kept"`
+	LiveKeys          liveKeys `json:"live_keys"`
+	BytesLive         int64    `json:"cache_bytes_live"`
+	BytesPeak         int64    `json:"cache_bytes_peak"`
+	BytesUncompressed int64    `json:"cache_bytes_uncompressed"`
+	MemoryPeak        int64    `json:"memory_peak_bytes,omitempty"` // absent where the system does not tell
+}
+
+// fill is what it took to reach a depth.
+type fill struct {
+	Tokens  int     `json:"tokens"`
+	Seconds float64 `json:"seconds"`
+	Rate    float64 `json:"tokens_per_second"` // 0 when there was nothing to feed
+}
+
+// liveKeys are keys held by a key head, over all heads and layers.
+type liveKeys struct {
+	Least  int `json:"least"`
+	Median int `json:"median"`
+	Most   int `json:"most"`
+}
+
+func (l liveKeys) String() string {
+	if l.Least == l.Most {
+		return strconv.Itoa(l.Most)
+	}
+	return fmt.Sprintf("%d / %d / %d", l.Least, l.Median, l.Most)
+}
+
+// maxBenchTokens bounds a depth and a run.
 const maxBenchTokens = 1 << 24
 
-func runBench(ctx context.Context, w io.Writer, f *benchFlags) error {
+// check finds mistakes in the flags and puts the lists in order.
+func (f *benchFlags) check() error {
+	if err := f.engineFlags.check(); err != nil {
+		return err
+	}
 	if f.json {
 		f.output = "json"
 	}
 	if f.output != "md" && f.output != "json" {
 		return cli.Usage("--output %q is not known, expected md or json", f.output)
 	}
-	if f.prefill == 0 && f.decode == 0 {
-		return cli.Usage("-p and -n are both 0: nothing to measure")
-	}
 	if f.repeat < 1 || f.repeat > 1000 {
 		return cli.Usage("--repetitions is %d, expected 1 to 1000", f.repeat)
 	}
-	for _, n := range append([]int{f.prefill, f.decode}, f.depths...) {
-		if n < 0 || n > maxBenchTokens {
-			return cli.Usage("%d tokens, expected 0 to %d", n, maxBenchTokens)
+	for _, list := range []*[]int{&f.prefill, &f.decode, &f.depths} {
+		slices.Sort(*list)
+		*list = slices.Compact(*list)
+		for _, n := range *list {
+			if n < 0 || n > maxBenchTokens {
+				return cli.Usage("%d tokens, expected 0 to %d", n, maxBenchTokens)
+			}
 		}
+	}
+	if len(f.tests()) == 0 || len(f.depths) == 0 {
+		return cli.Usage("-p and -n are both 0, or -d is empty: nothing to measure")
+	}
+	return nil
+}
+
+// tests are the measurements that the flags ask for.
+func (f *benchFlags) tests() []benchTest {
+	var out []benchTest
+	for _, kind := range []struct {
+		name   string
+		tokens []int
+		step   int
+	}{{"pp", f.prefill, f.batch}, {"tg", f.decode, 1}} {
+		for _, n := range kind.tokens {
+			if n > 0 {
+				out = append(out, benchTest{fmt.Sprint(kind.name, n), n, kind.step})
+			}
+		}
+	}
+	return out
+}
+
+func runBench(ctx context.Context, w io.Writer, f *benchFlags) error {
+	if err := f.check(); err != nil {
+		return err
 	}
 	r, err := f.open()
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	b := &bench{f: f, r: r, rng: rand.New(rand.NewPCG(1, 1))}
+	b := &bench{f: f, r: r, progress: cli.NewProgress(false)}
 	if err := b.warmUp(); err != nil {
 		return err
 	}
-	var all []measurement
-	for _, depth := range f.depths {
-		for _, test := range []struct {
-			name   string
-			tokens int
-			step   int // tokens of one call
-		}{{"pp", f.prefill, f.prefill}, {"tg", f.decode, 1}} {
-			if test.tokens == 0 {
-				continue
-			}
-			m := measurement{Test: fmt.Sprint(test.name, test.tokens), Depth: depth, Threads: r.engine.Threads()}
-			if err := b.measure(ctx, &m, depth, test.tokens, test.step); err != nil {
-				return err
-			}
-			all = append(all, m)
-		}
-	}
 	if f.output == "json" {
+		all := []measurement{}
+		err := b.run(ctx, func(m measurement) error {
+			all = append(all, m)
+			return nil
+		})
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
-		return e.Encode(all)
+		return errors.Join(e.Encode(all), err) // what was measured before an interruption is worth having
 	}
-	return printBench(w, f, all)
+	if err := printBenchHead(w, b.model()); err != nil {
+		return err
+	}
+	return b.run(ctx, func(m measurement) error { return printBenchLine(w, m) })
 }
 
 // bench runs measurements.
 type bench struct {
-	f   *benchFlags
-	r   *running
-	rng *rand.Rand
+	f        *benchFlags
+	r        *running
+	progress *cli.Progress
+	session  engine.Session
+	rng      *rand.Rand // of the tokens that the session gets
+}
+
+// model is the name that the table shows: the file's, without what would end a cell
+// of the table.
+func (b *bench) model() string {
+	name := strings.TrimSuffix(filepath.Base(filepath.Clean(b.f.model)), ".gguf")
+	return cli.Clean(strings.ReplaceAll(name, "|", "/"))
+}
+
+// run measures every test at every depth and gives each line out as it is done.
+func (b *bench) run(ctx context.Context, each func(measurement) error) error {
+	defer b.progress.Done()
+	for _, test := range b.f.tests() {
+		b.session = nil // a line of depths begins anew
+		for _, depth := range b.f.depths {
+			m, err := b.measure(ctx, test, depth)
+			if err != nil {
+				return err
+			}
+			b.progress.Done()
+			if err := each(m); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// start begins an empty session. Every session gets the same tokens.
+func (b *bench) start() (err error) {
+	b.session = nil
+	runtime.GC() // the cache of the last one is free before the next one grows
+	b.rng = rand.New(rand.NewPCG(1, 1))
+	b.session, err = b.f.newSession(b.r.engine)
+	return err
+}
+
+// warmUp touches all weights and code once.
+func (b *bench) warmUp() error {
+	if err := b.start(); err != nil {
+		return err
+	}
+	for _, n := range []int{min(b.f.batch, 64), 1} {
+		if err := b.session.Feed(b.tokens(n), nil, ignore); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (b *bench) tokens(n int) []int32 {
@@ -130,56 +265,101 @@ func (b *bench) tokens(n int) []int32 {
 	return ids
 }
 
-// warmUp touches all weights and code once.
-func (b *bench) warmUp() error {
-	s, err := b.f.newSession(b.r.engine)
-	if err != nil {
-		return err
-	}
-	if err := s.Feed(b.tokens(min(b.f.batch, 64)), nil, ignore); err != nil {
-		return err
-	}
-	return s.Feed(b.tokens(1), nil, ignore)
-}
-
 func ignore(int, []float32) error { return nil }
 
-// measure fills a cache to the depth and times n tokens after it, step at a
-// time, in a new session each run.
-func (b *bench) measure(ctx context.Context, m *measurement, depth, n, step int) error {
-	for range b.f.repeat {
-		s, err := b.f.newSession(b.r.engine)
+// none asks for no logits.
+func none(int) bool { return false }
+
+// measure runs a test at a depth.
+func (b *bench) measure(ctx context.Context, test benchTest, depth int) (measurement, error) {
+	m := measurement{
+		Model: b.model(), Threads: b.r.engine.Threads(), Cache: b.f.mode + " " + strings.ToLower(b.f.typ),
+		Test: test.name, Depth: depth,
+	}
+	anew := depth <= test.tokens // filling costs less than the runs themselves
+	for i := range b.f.repeat {
+		if b.session == nil || i == 0 && b.session.Len() > depth || i > 0 && anew {
+			if err := b.start(); err != nil {
+				return m, err
+			}
+		}
+		if missing := depth - b.session.Len(); missing > 0 {
+			took, err := b.feed(ctx, fmt.Sprintf("fill to %d", depth), missing, b.f.batch, false)
+			if err != nil {
+				return m, err
+			}
+			m.Fill.Tokens += missing
+			m.Fill.Seconds += took.Seconds()
+		}
+		m.Starts = append(m.Starts, b.session.Len())
+		stage := fmt.Sprintf("%s at %d, run %d of %d", test.name, b.session.Len(), i+1, b.f.repeat)
+		took, err := b.feed(ctx, stage, test.tokens, test.step, true)
 		if err != nil {
-			return err
+			return m, err
 		}
-		fill, ids := b.tokens(depth), b.tokens(n)
-		for len(fill) > 0 {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			k := min(len(fill), b.f.batch)
-			if err := s.Feed(fill[:k], nil, ignore); err != nil {
-				return err
-			}
-			fill = fill[k:]
-		}
-		start := time.Now()
-		for len(ids) > 0 {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			k := min(len(ids), step)
-			if err := s.Feed(ids[:k], nil, ignore); err != nil {
-				return err
-			}
-			ids = ids[k:]
-		}
-		m.Rates = append(m.Rates, float64(n)/time.Since(start).Seconds())
-		stats := s.CacheStats()
-		m.Kept, m.LiveByte = stats.Kept, stats.BytesLive
+		m.Rates = append(m.Rates, float64(test.tokens)/took.Seconds())
 	}
 	m.Mean, m.Dev = meanDev(m.Rates)
-	return nil
+	if m.Fill.Tokens > 0 {
+		m.Fill.Rate = float64(m.Fill.Tokens) / m.Fill.Seconds
+	}
+	s := b.session.CacheStats()
+	m.Kept, m.BytesLive, m.BytesPeak, m.BytesUncompressed = s.Kept, s.BytesLive, s.BytesPeak, s.BytesUncompressed
+	m.LiveKeys = liveSpread(s.Live)
+	m.MemoryPeak = peakMemory()
+	return m, nil
+}
+
+// feed feeds n random tokens, step at a time, and says how long it took. With
+// logits set each decoded token's logits are computed, and those of the last token
+// of a prefill.
+func (b *bench) feed(ctx context.Context, stage string, n, step int, logits bool) (time.Duration, error) {
+	ids := b.tokens(n)
+	start := time.Now()
+	for fed := 0; fed < n; {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		k := min(n-fed, step)
+		want := none
+		if logits && (step == 1 || fed+k == n) {
+			want = nil
+		}
+		if err := b.session.Feed(ids[fed:fed+k], want, ignore); err != nil {
+			return 0, err
+		}
+		fed += k
+		b.progress.Tokens(stage, int64(fed), int64(n))
+	}
+	return time.Since(start), nil
+}
+
+// liveSpread is the spread of the live keys of all layers and heads.
+func liveSpread(live [][]int) liveKeys {
+	all := slices.Sorted(slices.Values(slices.Concat(live...)))
+	if len(all) == 0 {
+		return liveKeys{}
+	}
+	return liveKeys{all[0], all[len(all)/2], all[len(all)-1]}
+}
+
+// peakMemory is the largest resident size of the process so far in bytes, 0 where
+// the system does not tell; Linux does.
+func peakMemory() int64 {
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(status)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
+			if err != nil {
+				return 0
+			}
+			return kib << 10
+		}
+	}
+	return 0
 }
 
 func meanDev(x []float64) (mean, dev float64) {
@@ -195,15 +375,67 @@ func meanDev(x []float64) (mean, dev float64) {
 	return mean, math.Sqrt(dev)
 }
 
-func printBench(w io.Writer, f *benchFlags, all []measurement) error {
-	fmt.Fprintf(w, "model %s, cache %s %s\n\n", f.model, f.mode, f.typ)
-	fmt.Fprintln(w, "| test | depth | threads | tokens/s | cache kept | cache live |")
-	fmt.Fprintln(w, "|---|---|---|---|---|---|")
-	for _, m := range all {
-		_, err := fmt.Fprintf(w, "| %s | %d | %d | %.1f ± %.1f | %.2f %% | %s |\n", m.Test, m.Depth, m.Threads, m.Mean, m.Dev, 100*m.Kept, cli.Bytes(m.LiveByte))
-		if err != nil {
-			return err
+// benchColumns are the columns of the table with their widths, in characters.
+var benchColumns = []struct {
+	name   string
+	width  int
+	number bool // aligned to the right
+}{
+	{"model", 5, false}, {"threads", 7, true}, {"cache", 11, false}, {"test", 7, false}, {"depth", 6, true},
+	{"tokens/s", 15, true}, {"fill t/s", 8, true}, {"live keys a head", 18, true}, {"kept", 8, true},
+	{"cache size", 10, true}, {"memory", 7, true},
+}
+
+// columnWidth is the width of a column; the first is wide enough for the model's
+// name.
+func columnWidth(i int, model string) int {
+	if i == 0 {
+		return max(benchColumns[i].width, utf8.RuneCountInString(model))
+	}
+	return benchColumns[i].width
+}
+
+// printBenchHead prints the head of the table.
+func printBenchHead(w io.Writer, model string) error {
+	names, rules := make([]string, len(benchColumns)), make([]string, len(benchColumns))
+	for i, c := range benchColumns {
+		names[i], rules[i] = c.name, strings.Repeat("-", columnWidth(i, model))
+		if c.number {
+			rules[i] = rules[i][1:] + ":"
 		}
 	}
-	return nil
+	if err := printBenchRow(w, model, names); err != nil {
+		return err
+	}
+	return printBenchRow(w, model, rules)
+}
+
+func printBenchLine(w io.Writer, m measurement) error {
+	orDash := func(known bool, s string) string {
+		if !known {
+			return "-"
+		}
+		return s
+	}
+	return printBenchRow(w, m.Model, []string{
+		m.Model, strconv.Itoa(m.Threads), m.Cache, m.Test, strconv.Itoa(m.Depth),
+		fmt.Sprintf("%.1f ± %.1f", m.Mean, m.Dev), orDash(m.Fill.Tokens > 0, fmt.Sprintf("%.1f", m.Fill.Rate)),
+		m.LiveKeys.String(), fmt.Sprintf("%.2f %%", 100*m.Kept), cli.Bytes(m.BytesLive),
+		orDash(m.MemoryPeak > 0, cli.Bytes(m.MemoryPeak)),
+	})
+}
+
+// printBenchRow prints a row of a Markdown table that also reads well as it is.
+func printBenchRow(w io.Writer, model string, cells []string) error {
+	var b strings.Builder
+	for i, cell := range cells {
+		width := columnWidth(i, model)
+		if !benchColumns[i].number {
+			width = -width
+		}
+		fmt.Fprintf(&b, "| %*s ", width, cell)
+	}
+	b.WriteString("|\n")
+	_, err := io.WriteString(w, b.String())
+	return err
 }

@@ -306,20 +306,6 @@ func TestLogits(t *testing.T) {
 	mustFail(t, 1, "vocabulary", "logits", "-m", m, "--ids-file", ids, "-o", out)
 }
 
-func TestBench(t *testing.T) {
-	out, _ := mustRun(t, "bench", "-m", gguf(t), "-p", "20", "-n", "4", "-d", "0,30", "-r", "2", "-o", "json")
-	var list []measurement
-	if err := json.Unmarshal([]byte(out), &list); err != nil {
-		t.Fatal(err)
-	}
-	if len(list) != 4 || list[3].Test != "tg4" || list[3].Depth != 30 || len(list[3].Rates) != 2 || list[3].Mean <= 0 {
-		t.Errorf("%s", out)
-	}
-	if out, _ := mustRun(t, "bench", "-m", gguf(t), "-p", "20", "-n", "0", "-r", "1"); !strings.Contains(out, "| pp20 | 0 |") {
-		t.Errorf("%s", out)
-	}
-}
-
 // TestEvalPerplexity scores a text in one piece and in windows, and compares with
 // logits of the model itself.
 func TestEvalPerplexity(t *testing.T) {
