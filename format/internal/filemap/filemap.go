@@ -43,7 +43,14 @@ func Open(path string) (*File, error) {
 		return nil, err
 	}
 	defer f.Close() // a mapping outlives its descriptor
-	if info, err = f.Stat(); err != nil {
+	return Map(f)
+}
+
+// Map maps a file that is open already, and may be closed afterwards.
+func Map(f *os.File) (*File, error) {
+	path := f.Name()
+	info, err := f.Stat()
+	if err != nil {
 		return nil, err
 	}
 	if err := regular(path, info); err != nil {
