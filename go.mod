@@ -13,6 +13,7 @@ require (
 )
 
 require (
+	github.com/gomlx/gomlx v0.26.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 )

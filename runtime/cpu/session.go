@@ -20,8 +20,16 @@ type Session struct {
 	lastK [][]float32   // [layer][Hkv*d], the unshifted key projection of the last token
 	lastV [][]float32
 	buf   buffers
+	probe *probe // nil: nobody looks
 
 	scratch []cache.Scratch // [thread]
+}
+
+// probe is what SetProbe asked for.
+type probe struct {
+	report       func(layer, first int, field, level []float64)
+	base         [][]float64 // [layer][Hf], how far the walks' bases have moved
+	field, level []float64   // [n, Hf], of the chunk
 }
 
 // buffers hold the activations of a chunk of n tokens; the comments give the
@@ -68,6 +76,33 @@ func (s *Session) Len() int { return s.cache.Tokens() }
 
 // CacheStats measures the cache.
 func (s *Session) CacheStats() cache.Stats { return s.cache.Stats() }
+
+// SetProbe has report called with the field and the level of every token that is
+// fed, a layer and a chunk at a time: [n, Hf] for n tokens from position first on,
+// in float64 and on one zero for the whole sequence, before they are rounded for
+// the cache. The slices are valid during the call. Models without a field report
+// nothing. It must be set before the first Feed.
+func (s *Session) SetProbe(report func(layer, first int, field, level []float64)) {
+	s.probe = &probe{report: report}
+	for range s.e.model.Layers {
+		s.probe.base = append(s.probe.base, make([]float64, s.e.model.FieldHeads))
+	}
+}
+
+// add notes one field and level, relative to the base that has just moved.
+func (p *probe) add(layer, head int, field, level float64, moved float32) {
+	p.base[layer][head] += float64(moved)
+	p.field = append(p.field, p.base[layer][head]+field)
+	p.level = append(p.level, p.base[layer][head]+level)
+}
+
+// flush reports the chunk, which begins at position first.
+func (p *probe) flush(layer, first int) {
+	if len(p.field) > 0 {
+		p.report(layer, first, p.field, p.level)
+	}
+	p.field, p.level = p.field[:0], p.level[:0]
+}
 
 // Feed runs ids through the model, a chunk at a time; see engine.Session. The
 // error of a model file that can no longer be read is a Fault.
@@ -398,7 +433,13 @@ func (s *Session) fields(i, n int) {
 			if m.Interval == model.Inclusive {
 				b.low[j] = b.field[j]
 			}
+			if s.probe != nil {
+				s.probe.add(i, h, field, level, moved)
+			}
 		}
+	}
+	if s.probe != nil {
+		s.probe.flush(i, s.Len())
 	}
 }
 
