@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/firstpassage/fpa/quant"
@@ -84,6 +85,32 @@ func BenchmarkAttention(b *testing.B) {
 			}
 		})
 	})
+	k8, scales := signed(r, n*d), normals(r, n)
+	b.Run("KeyDotsQ8", func(b *testing.B) {
+		eachLevelB(b, func(b *testing.B) {
+			b.SetBytes(n * d)
+			for b.Loop() {
+				KeyDotsQ8(p, q, k8, scales, d, 0.125)
+			}
+		})
+	})
+	b.Run("AccumulateQ8", func(b *testing.B) {
+		eachLevelB(b, func(b *testing.B) {
+			b.SetBytes(n * d)
+			for b.Loop() {
+				AccumulateQ8(q, p, k8, scales)
+			}
+		})
+	})
+	b.Run("QuantizeQ8", func(b *testing.B) {
+		x := normals(r, d)
+		eachLevelB(b, func(b *testing.B) {
+			b.SetBytes(4 * d)
+			for b.Loop() {
+				_ = QuantizeQ8(k8, x)
+			}
+		})
+	})
 	b.Run("AccumulateF16", func(b *testing.B) {
 		eachLevelB(b, func(b *testing.B) {
 			b.SetBytes(2 * n * d)
@@ -119,6 +146,70 @@ func BenchmarkVector(b *testing.B) {
 				b.SetBytes(4 * n)
 				for b.Loop() {
 					test.run(y)
+				}
+			})
+		})
+	}
+}
+
+// BenchmarkMulAdd counts floating-point operations as bytes.
+func BenchmarkMulAdd(b *testing.B) {
+	for _, test := range []struct{ n, k, width int }{
+		{64, 64, 64}, {64, 64, 128}, {64, 128, 64}, {64, 64, 80}, {64, 64, 16}, {64, 64, 32}, {1, 64, 64}, {512, 64, 64},
+	} {
+		b.Run(fmt.Sprintf("%dx%dx%d", test.n, test.k, test.width), func(b *testing.B) {
+			r := newRand()
+			x, w, y := normals(r, test.n*test.k), normals(r, test.k*test.width), make([]float32, test.n*test.width)
+			eachLevelB(b, func(b *testing.B) {
+				b.SetBytes(2 * int64(test.n) * int64(test.k) * int64(test.width))
+				for b.Loop() {
+					MulAdd(y, test.width, x, test.k, test.n, w, test.width, test.k, test.width, false)
+				}
+			})
+		})
+	}
+}
+
+// BenchmarkTile is blocked attention of 64 queries with a page of 64 keys, whole
+// and in its parts. Bytes count the floating-point operations of the two
+// products.
+func BenchmarkTile(b *testing.B) {
+	r := newRand()
+	const d, slots = 64, 64
+	k, v := halves(normals(r, slots*d)), halves(normals(r, slots*d))
+	q, y := normals(r, slots*d), make([]float32, slots*d)
+	kT, wide, s := make([]float32, slots*d), make([]float32, slots*d), make([]float32, slots*slots)
+	low, level, field := normals(r, slots), normals(r, slots), normals(r, slots)
+	maxima, sums := make([]float32, slots), make([]float32, slots)
+	v8, scales := signed(r, slots*d), normals(r, slots)
+	logits := func() { MulAdd(s, slots, q, d, slots, kT, slots, d, slots, false) }
+	for _, part := range []struct {
+		name string
+		run  func()
+	}{
+		{"TransposeF16", func() { TransposeF16(kT, slots, k, slots, d) }},
+		{"DecodeF16", func() { quant.DecodeF16(wide, v) }},
+		{"TransposeQ8", func() { TransposeQ8(kT, slots, v8, scales, slots, d) }},
+		{"WidenQ8", func() { WidenQ8(wide, v8, scales, slots, d) }},
+		{"PenaliseTile", func() { _ = PenaliseTile(s, slots, slots, low, level, field, 0.25, maxima) }},
+		{"ExpSumTile", func() { ExpSumTile(s, slots, slots, slots, maxima, sums) }},
+		{"whole", func() {
+			TransposeF16(kT, slots, k, slots, d)
+			quant.DecodeF16(wide, v)
+			logits()
+			_ = PenaliseTile(s, slots, slots, low, level, field, 0.25, maxima)
+			ExpSumTile(s, slots, slots, slots, maxima, sums)
+			MulAdd(y, d, s, slots, slots, wide, d, slots, d, true)
+		}},
+	} {
+		b.Run(part.name, func(b *testing.B) {
+			eachLevelB(b, func(b *testing.B) {
+				logits()
+				_ = PenaliseTile(s, slots, slots, low, level, field, 0, maxima)
+				clear(y)
+				b.SetBytes(2 * 2 * slots * slots * d)
+				for b.Loop() {
+					part.run()
 				}
 			})
 		})

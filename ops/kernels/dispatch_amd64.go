@@ -390,3 +390,146 @@ func tile(k int, y *float32, ldy int, w *float32, ldw int, x *float32, ldx, cols
 		tile6AVX512(y, ldy, w, ldw, x, ldx, cols, groups, more)
 	}
 }
+
+func mulAdd(y []float32, ldy int, x []float32, ldx, n int, w []float32, ldw, k, width int, add bool) {
+	more := 0
+	if add {
+		more = 1
+	}
+	switch current {
+	case generic:
+		mulAddGo(y, ldy, x, ldx, n, w, ldw, k, width, add)
+	case avx2:
+		mulAddAVX2(&y[0], 4*ldy, &x[0], 4*ldx, n, &w[0], 4*ldw, k, width, more)
+	default:
+		mulAddAVX512(&y[0], 4*ldy, &x[0], 4*ldx, n, &w[0], 4*ldw, k, width, more)
+	}
+}
+
+// The least columns that the assembly of the transpositions takes.
+const (
+	turnedF32    = 4
+	turnedNarrow = 8
+)
+
+func transposeF16(dst []float32, ld int, src []uint16, rows, cols int) {
+	p := (*byte)(unsafe.Pointer(&src[0]))
+	switch {
+	case current == generic || cols < turnedNarrow:
+		transposeF16Go(dst, ld, src, rows, cols)
+	case current == avx2:
+		transposeF16AVX2(&dst[0], 4*ld, p, rows, cols)
+	default:
+		transposeF16AVX512(&dst[0], 4*ld, p, rows, cols)
+	}
+}
+
+func transposeF32(dst []float32, ld int, src []float32, rows, cols int) {
+	p := (*byte)(unsafe.Pointer(&src[0]))
+	switch {
+	case current == generic || cols < turnedF32:
+		transposeF32Go(dst, ld, src, rows, cols)
+	case current == avx2:
+		transposeF32AVX2(&dst[0], 4*ld, p, rows, cols)
+	default:
+		transposeF32AVX512(&dst[0], 4*ld, p, rows, cols)
+	}
+}
+
+func transposeQ8(dst []float32, ld int, src []int8, scales []float32, rows, cols int) {
+	p := (*byte)(unsafe.Pointer(&src[0]))
+	switch {
+	case current == generic || cols < turnedNarrow:
+		transposeQ8Go(dst, ld, src, scales, rows, cols)
+	case current == avx2:
+		transposeI8AVX2(&dst[0], 4*ld, p, &scales[0], rows, cols)
+	default:
+		transposeI8AVX512(&dst[0], 4*ld, p, &scales[0], rows, cols)
+	}
+}
+
+func penaliseTile(s []float32, lds, n int, low, level, field []float32, slope float32, rowMax []float32) float32 {
+	switch current {
+	case generic:
+		return penaliseTileGo(s, lds, n, low, level, field, slope, rowMax)
+	case avx2:
+		return penaliseTileAVX2(&s[0], 4*lds, n, &low[0], &level[0], &field[0], slope, &rowMax[0], len(low))
+	default:
+		return penaliseTileAVX512(&s[0], 4*lds, n, &low[0], &level[0], &field[0], slope, &rowMax[0], len(low))
+	}
+}
+
+func expSumTile(s []float32, lds, n, width int, max, sum []float32) {
+	switch current {
+	case generic:
+		expSumTileGo(s, lds, n, width, max, sum)
+	case avx2:
+		expSumTileAVX2(&s[0], 4*lds, n, width, &max[0], &sum[0])
+	default:
+		expSumTileAVX512(&s[0], 4*lds, n, width, &max[0], &sum[0])
+	}
+}
+
+func widenQ8(dst []float32, src []int8, scales []float32, rows, cols int) {
+	p := (*byte)(unsafe.Pointer(&src[0]))
+	switch {
+	case current == avx512 && cols >= 16:
+		widenQ8AVX512(&dst[0], p, &scales[0], rows, cols)
+	case current != generic && cols >= 8:
+		widenQ8AVX2(&dst[0], p, &scales[0], rows, cols)
+	default:
+		widenQ8Go(dst, src, scales, rows, cols)
+	}
+}
+
+func magnitude(x []float32) float32 {
+	switch {
+	case current == generic || len(x) == 0:
+		return magnitudeGo(x)
+	case current == avx2:
+		return magnitudeAVX2(&x[0], len(x))
+	default:
+		return magnitudeAVX512(&x[0], len(x))
+	}
+}
+
+func roundQ8(dst []int8, x []float32, scale float32) {
+	whole := 0
+	if current != generic {
+		whole = len(x) &^ 15
+	}
+	if whole > 0 {
+		p := (*byte)(unsafe.Pointer(&dst[0]))
+		if current == avx2 {
+			roundQ8AVX2(p, &x[0], scale, whole)
+		} else {
+			roundQ8AVX512(p, &x[0], scale, whole)
+		}
+	}
+	roundQ8Go(dst[whole:], x[whole:], scale)
+}
+
+func keyDotsQ8(s, q []float32, k []int8, scales []float32, scale float32) {
+	if current == generic || len(s) == 0 || len(q) == 0 {
+		keyDotsQ8Go(s, q, k, scales, scale)
+		return
+	}
+	p, d := (*byte)(unsafe.Pointer(&k[0])), len(q)
+	if current == avx2 {
+		gemvI8AVX2(&s[0], p, d, &q[0], d, len(s), scale, ahead)
+	} else {
+		gemvI8AVX512(&s[0], p, d, &q[0], d, len(s), scale, ahead)
+	}
+	mul(s, scales)
+}
+
+func accumulateQ8(y, p []float32, v []int8, scales []float32) {
+	switch {
+	case current == generic || len(y) == 0 || len(p) == 0:
+		accumulateQ8Go(y, p, v, scales)
+	case current == avx2:
+		accumulateI8AVX2(&y[0], &p[0], (*byte)(unsafe.Pointer(&v[0])), &scales[0], len(y), len(p))
+	default:
+		accumulateI8AVX512(&y[0], &p[0], (*byte)(unsafe.Pointer(&v[0])), &scales[0], len(y), len(p))
+	}
+}

@@ -269,3 +269,142 @@ const (
 	tanhC3    = 1.33314422036e-1
 	tanhC4    = -3.33332819422e-1
 )
+
+func mulAddGo(y []float32, ldy int, x []float32, ldx, n int, w []float32, ldw, k, width int, add bool) {
+	for t := range n {
+		row, xs := y[t*ldy:t*ldy+width], x[t*ldx:t*ldx+k]
+		r := 0
+		for ; r+4 <= width; r += 4 {
+			var s0, s1, s2, s3 float32
+			for c, v := range xs {
+				ws := w[c*ldw+r : c*ldw+r+4 : c*ldw+r+4]
+				s0 += v * ws[0]
+				s1 += v * ws[1]
+				s2 += v * ws[2]
+				s3 += v * ws[3]
+			}
+			out := row[r : r+4 : r+4]
+			if add {
+				s0, s1, s2, s3 = out[0]+s0, out[1]+s1, out[2]+s2, out[3]+s3
+			}
+			out[0], out[1], out[2], out[3] = s0, s1, s2, s3
+		}
+		for ; r < width; r++ {
+			var s float32
+			for c, v := range xs {
+				s += v * w[c*ldw+r]
+			}
+			if add {
+				s = row[r] + s
+			}
+			row[r] = s
+		}
+	}
+}
+
+func transposeF16Go(dst []float32, ld int, src []uint16, rows, cols int) {
+	for j := range rows {
+		for c, v := range src[j*cols : (j+1)*cols] {
+			dst[c*ld+j] = quant.F16ToF32(v)
+		}
+	}
+}
+
+func transposeF32Go(dst []float32, ld int, src []float32, rows, cols int) {
+	for j := range rows {
+		for c, v := range src[j*cols : (j+1)*cols] {
+			dst[c*ld+j] = v
+		}
+	}
+}
+
+func transposeQ8Go(dst []float32, ld int, src []int8, scales []float32, rows, cols int) {
+	for j, scale := range scales[:rows] {
+		for c, v := range src[j*cols : (j+1)*cols] {
+			dst[c*ld+j] = scale * float32(v)
+		}
+	}
+}
+
+func penaliseTileGo(s []float32, lds, n int, low, level, field []float32, slope float32, rowMax []float32) (least float32) {
+	least = float32(math.Inf(1))
+	for j, l := range level[:len(low)] {
+		if l <= math.MaxFloat32 || l != l {
+			penalty := float32(0)
+			if d := min(l-min(low[j], field[0]), math.MaxFloat32); d > 0 {
+				penalty = slope * d
+			}
+			least = min(least, penalty)
+		}
+	}
+	for t := range n {
+		row := s[t*lds : t*lds+len(low)]
+		penaliseGo(row, low, level, field[t], slope)
+		rowMax[t] = maximumGo(row)
+	}
+	return least
+}
+
+func expSumTileGo(s []float32, lds, n, width int, max, sum []float32) {
+	for t := range n {
+		m := max[t]
+		if m < -math.MaxFloat32 { // less infinity, a logit of -Inf stays what it is
+			m = float32(math.Inf(1))
+		}
+		sum[t] += expSumGo(s[t*lds:t*lds+width], m)
+	}
+}
+
+func widenQ8Go(dst []float32, src []int8, scales []float32, rows, cols int) {
+	for j, scale := range scales[:rows] {
+		row := dst[j*cols : (j+1)*cols]
+		for c, v := range src[j*cols : (j+1)*cols] {
+			row[c] = scale * float32(v)
+		}
+	}
+}
+
+// magnitudeGo compares magnitudes as integers: a NaN is above infinity.
+func magnitudeGo(x []float32) float32 {
+	var most uint32
+	for _, v := range x {
+		most = max(most, math.Float32bits(v)&math.MaxInt32)
+	}
+	return math.Float32frombits(most)
+}
+
+func roundQ8Go(dst []int8, x []float32, scale float32) {
+	for i, v := range x {
+		dst[i] = int8(math.RoundToEven(float64(max(-127, min(v/scale, 127)))))
+	}
+}
+
+func keyDotsQ8Go(s, q []float32, k []int8, scales []float32, scale float32) {
+	d := len(q)
+	for j := range s {
+		row := k[j*d : (j+1)*d]
+		var s0, s1 float32
+		i := 0
+		for ; i+1 < d; i += 2 {
+			s0 += q[i] * float32(row[i])
+			s1 += q[i+1] * float32(row[i+1])
+		}
+		if i < d {
+			s0 += q[i] * float32(row[i])
+		}
+		s[j] = scale * (s0 + s1) * scales[j]
+	}
+}
+
+func accumulateQ8Go(y, p []float32, v []int8, scales []float32) {
+	n := len(y)
+	for j, w := range p {
+		if w == 0 {
+			continue
+		}
+		w *= scales[j]
+		for c, q := range v[j*n : (j+1)*n] {
+			y[c] += w * float32(q)
+		}
+	}
+}

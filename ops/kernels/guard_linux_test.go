@@ -56,6 +56,17 @@ func TestFence(t *testing.T) {
 				Activate(kind, y)
 				GatedMul(kind, y, x, z)
 			}
+			for _, rows := range []int{1, 7, 13, 20} {
+				square, maxima := fencedOf[float32](t, rows*n), fencedOf[float32](t, rows)
+				for _, k := range []int{1, 5} {
+					MulAdd(square, n, fencedOf[float32](t, rows*k), k, rows, fencedOf[float32](t, k*n), n, k, n, true)
+				}
+				_ = PenaliseTile(square, n, rows, y, x, fencedOf[float32](t, rows), 1, maxima)
+				ExpSumTile(square, n, rows, n, maxima, fencedOf[float32](t, rows))
+				TransposeF16(square, rows, fencedOf[uint16](t, rows*n), rows, n)
+				TransposeF32(square, rows, fencedOf[float32](t, rows*n), rows, n)
+				TransposeQ8(square, rows, fencedOf[int8](t, rows*n), fencedOf[float32](t, rows), rows, n)
+			}
 			for _, rows := range []int{1, 4, 7} {
 				p := fencedOf[float32](t, rows)
 				for i := range p {
@@ -66,6 +77,11 @@ func TestFence(t *testing.T) {
 				AccumulateF32(y, p, k32)
 				KeyDotsF16(p, x, k16, n, 1)
 				KeyDotsF32(p, x, k32, n, 1)
+				k8, scales := fencedOf[int8](t, rows*n), fencedOf[float32](t, rows)
+				AccumulateQ8(y, p, k8, scales)
+				KeyDotsQ8(p, x, k8, scales, n, 1)
+				WidenQ8(k32, k8, scales, rows, n)
+				_ = QuantizeQ8(k8[(rows-1)*n:], y)
 				for _, d := range []quant.DType{quant.F32, quant.F16, quant.BF16, quant.Q8_0, quant.Q4_0, quant.Q4_1} {
 					if n%d.BlockLen() != 0 {
 						continue

@@ -650,6 +650,24 @@ DATA two<>+56(SB)/4, $0x40000000
 DATA two<>+60(SB)/4, $0x40000000
 GLOBL two<>(SB), RODATA|NOPTR, $64
 
+DATA zero<>+0(SB)/4, $0x00000000
+DATA zero<>+4(SB)/4, $0x00000000
+DATA zero<>+8(SB)/4, $0x00000000
+DATA zero<>+12(SB)/4, $0x00000000
+DATA zero<>+16(SB)/4, $0x00000000
+DATA zero<>+20(SB)/4, $0x00000000
+DATA zero<>+24(SB)/4, $0x00000000
+DATA zero<>+28(SB)/4, $0x00000000
+DATA zero<>+32(SB)/4, $0x00000000
+DATA zero<>+36(SB)/4, $0x00000000
+DATA zero<>+40(SB)/4, $0x00000000
+DATA zero<>+44(SB)/4, $0x00000000
+DATA zero<>+48(SB)/4, $0x00000000
+DATA zero<>+52(SB)/4, $0x00000000
+DATA zero<>+56(SB)/4, $0x00000000
+DATA zero<>+60(SB)/4, $0x00000000
+GLOBL zero<>(SB), RODATA|NOPTR, $64
+
 // func gemvF32AVX2(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
 // Requires: AVX, AVX2, FMA3, MMX+, SSE
 TEXT ·gemvF32AVX2(SB), NOSPLIT, $0-64
@@ -1298,6 +1316,251 @@ done30:
 	VZEROUPPER
 	RET
 
+// func gemvI8AVX2(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
+// Requires: AVX, AVX2, FMA3, MMX+, SSE
+TEXT ·gemvI8AVX2(SB), NOSPLIT, $16-64
+	// y[r] = scale * sum of w[r,c]*x[c]
+	MOVQ         y+0(FP), AX
+	MOVQ         w+8(FP), CX
+	MOVQ         x+24(FP), DX
+	MOVQ         rows+40(FP), BX
+	MOVSS        scale+48(FP), X0
+	VBROADCASTSS X0, X0
+	MOVQ         cols+32(FP), R8
+	MOVQ         R8, SI
+	ANDQ         $-16, SI
+	MOVQ         R8, DI
+	ANDQ         $-8, DI
+	ANDQ         $+7, R8
+	SHLQ         $0x00, SI
+	SHLQ         $0x00, DI
+	LEAQ         laneMasks<>+0(SB), R9
+	MOVQ         R8, R10
+	NEGQ         R10
+	VMOVUPS      32(R9)(R10*4), Y1
+	VXORPS       X2, X2, X2
+	VMOVUPS      X2, (SP)
+
+four44:
+	CMPQ   BX, $0x00000004
+	JL     one45
+	MOVQ   stride+16(FP), R9
+	LEAQ   (CX)(R9*1), R10
+	LEAQ   (R10)(R9*1), R11
+	LEAQ   (R11)(R9*1), R9
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	XORQ   R12, R12
+
+pair47:
+	CMPQ        R12, SI
+	JGE         single48
+	MOVQ        ahead+56(FP), R13
+	ADDQ        R12, R13
+	PREFETCHT0  (CX)(R13*1)
+	PREFETCHT0  (R10)(R13*1)
+	PREFETCHT0  (R11)(R13*1)
+	PREFETCHT0  (R9)(R13*1)
+	VMOVUPS     (DX)(R12*4), Y10
+	VPMOVSXBD   (CX)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y2
+	VPMOVSXBD   (R10)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y4
+	VPMOVSXBD   (R11)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y6
+	VPMOVSXBD   (R9)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y8
+	VMOVUPS     32(DX)(R12*4), Y10
+	VPMOVSXBD   8(CX)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y3
+	VPMOVSXBD   8(R10)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y5
+	VPMOVSXBD   8(R11)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y7
+	VPMOVSXBD   8(R9)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y9
+	ADDQ        $0x00000010, R12
+	JMP         pair47
+
+single48:
+	CMPQ        R12, DI
+	JGE         rest49
+	VMOVUPS     (DX)(R12*4), Y10
+	VPMOVSXBD   (CX)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y2
+	VPMOVSXBD   (R10)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y4
+	VPMOVSXBD   (R11)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y6
+	VPMOVSXBD   (R9)(R12*1), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y8
+	ADDQ        $0x00000008, R12
+
+rest49:
+	TESTQ      R8, R8
+	JZ         sum50
+	VMASKMOVPS (DX)(R12*4), Y1, Y10
+	LEAQ       (CX)(R12*1), R13
+	XORQ       R14, R14
+
+word51:
+	MOVBLZX     (R13)(R14*1), R15
+	MOVB        R15, (SP)(R14*1)
+	INCQ        R14
+	CMPQ        R14, R8
+	JL          word51
+	VPMOVSXBD   (SP), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y3
+	LEAQ        (R10)(R12*1), R10
+	XORQ        R13, R13
+
+word52:
+	MOVBLZX     (R10)(R13*1), R14
+	MOVB        R14, (SP)(R13*1)
+	INCQ        R13
+	CMPQ        R13, R8
+	JL          word52
+	VPMOVSXBD   (SP), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y5
+	LEAQ        (R11)(R12*1), R10
+	XORQ        R11, R11
+
+word53:
+	MOVBLZX     (R10)(R11*1), R13
+	MOVB        R13, (SP)(R11*1)
+	INCQ        R11
+	CMPQ        R11, R8
+	JL          word53
+	VPMOVSXBD   (SP), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y7
+	LEAQ        (R9)(R12*1), R9
+	XORQ        R10, R10
+
+word54:
+	MOVBLZX     (R9)(R10*1), R11
+	MOVB        R11, (SP)(R10*1)
+	INCQ        R10
+	CMPQ        R10, R8
+	JL          word54
+	VPMOVSXBD   (SP), Y11
+	VCVTDQ2PS   Y11, Y11
+	VFMADD231PS Y11, Y10, Y9
+
+sum50:
+	VADDPS       Y3, Y2, Y2
+	VADDPS       Y5, Y4, Y4
+	VADDPS       Y7, Y6, Y6
+	VADDPS       Y9, Y8, Y8
+	MOVQ         stride+16(FP), R9
+	VSHUFPS      $0xdd, Y4, Y2, Y3
+	VSHUFPS      $0x88, Y4, Y2, Y2
+	VADDPS       Y3, Y2, Y2
+	VSHUFPS      $0xdd, Y8, Y6, Y3
+	VSHUFPS      $0x88, Y8, Y6, Y4
+	VADDPS       Y3, Y4, Y4
+	VSHUFPS      $0xdd, Y4, Y2, Y3
+	VSHUFPS      $0x88, Y4, Y2, Y2
+	VADDPS       Y3, Y2, Y2
+	VEXTRACTF128 $0x01, Y2, X3
+	VADDPS       X2, X3, X3
+	VMULPS       X0, X3, X3
+	VMOVUPS      X3, (AX)
+	LEAQ         (CX)(R9*4), CX
+	ADDQ         $0x00000010, AX
+	SUBQ         $0x00000004, BX
+	JMP          four44
+
+one45:
+	TESTQ  BX, BX
+	JZ     done46
+	MOVQ   stride+16(FP), R9
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	XORQ   R9, R9
+
+pair55:
+	CMPQ        R9, SI
+	JGE         single56
+	VMOVUPS     (DX)(R9*4), Y4
+	VPMOVSXBD   (CX)(R9*1), Y5
+	VCVTDQ2PS   Y5, Y5
+	VFMADD231PS Y5, Y4, Y2
+	VMOVUPS     32(DX)(R9*4), Y4
+	VPMOVSXBD   8(CX)(R9*1), Y5
+	VCVTDQ2PS   Y5, Y5
+	VFMADD231PS Y5, Y4, Y3
+	ADDQ        $0x00000010, R9
+	JMP         pair55
+
+single56:
+	CMPQ        R9, DI
+	JGE         rest57
+	VMOVUPS     (DX)(R9*4), Y4
+	VPMOVSXBD   (CX)(R9*1), Y5
+	VCVTDQ2PS   Y5, Y5
+	VFMADD231PS Y5, Y4, Y2
+	ADDQ        $0x00000008, R9
+
+rest57:
+	TESTQ      R8, R8
+	JZ         sum58
+	VMASKMOVPS (DX)(R9*4), Y1, Y4
+	LEAQ       (CX)(R9*1), R9
+	XORQ       R10, R10
+
+word59:
+	MOVBLZX     (R9)(R10*1), R11
+	MOVB        R11, (SP)(R10*1)
+	INCQ        R10
+	CMPQ        R10, R8
+	JL          word59
+	VPMOVSXBD   (SP), Y5
+	VCVTDQ2PS   Y5, Y5
+	VFMADD231PS Y5, Y4, Y3
+
+sum58:
+	VADDPS       Y3, Y2, Y2
+	MOVQ         stride+16(FP), R9
+	VSHUFPS      $0xdd, Y2, Y2, Y3
+	VSHUFPS      $0x88, Y2, Y2, Y2
+	VADDPS       Y3, Y2, Y2
+	VSHUFPS      $0xdd, Y2, Y2, Y3
+	VSHUFPS      $0x88, Y2, Y2, Y2
+	VADDPS       Y3, Y2, Y2
+	VEXTRACTF128 $0x01, Y2, X3
+	VADDPS       X2, X3, X3
+	VMULPS       X0, X3, X3
+	VMOVSS       X3, (AX)
+	ADDQ         R9, CX
+	ADDQ         $0x00000004, AX
+	DECQ         BX
+	JMP          one45
+
+done46:
+	VZEROUPPER
+	RET
+
 // func gemvQ8AVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·gemvQ8AVX2(SB), NOSPLIT, $0-56
@@ -1309,9 +1572,9 @@ TEXT ·gemvQ8AVX2(SB), NOSPLIT, $0-56
 	MOVQ ahead+48(FP), SI
 	MOVQ blocks+32(FP), DI
 
-four44:
+four60:
 	CMPQ   BX, $0x00000004
-	JL     one45
+	JL     one61
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -1324,7 +1587,7 @@ four44:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block47:
+block63:
 	PREFETCHT0   (R9)(SI*1)
 	VPMOVSXBD    2(R9), Y4
 	VCVTDQ2PS    Y4, Y4
@@ -1395,7 +1658,7 @@ block47:
 	ADDQ         $0x00000022, R8
 	ADDQ         $0x00000080, R12
 	DECQ         R13
-	JNZ          block47
+	JNZ          block63
 	MOVQ         stride+16(FP), R8
 	VSHUFPS      $0xdd, Y1, Y0, Y4
 	VSHUFPS      $0x88, Y1, Y0, Y0
@@ -1412,18 +1675,18 @@ block47:
 	LEAQ         (CX)(R8*4), CX
 	ADDQ         $0x00000010, AX
 	SUBQ         $0x00000004, BX
-	JMP          four44
+	JMP          four60
 
-one45:
+one61:
 	TESTQ  BX, BX
-	JZ     done46
+	JZ     done62
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Y0, Y0, Y0
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block48:
+block64:
 	VPMOVSXBD    2(SI), Y1
 	VCVTDQ2PS    Y1, Y1
 	VMULPS       (R8), Y1, Y1
@@ -1442,7 +1705,7 @@ block48:
 	ADDQ         $0x00000022, SI
 	ADDQ         $0x00000080, R8
 	DECQ         R9
-	JNZ          block48
+	JNZ          block64
 	MOVQ         stride+16(FP), SI
 	VSHUFPS      $0xdd, Y0, Y0, Y1
 	VSHUFPS      $0x88, Y0, Y0, Y0
@@ -1456,9 +1719,9 @@ block48:
 	ADDQ         SI, CX
 	ADDQ         $0x00000004, AX
 	DECQ         BX
-	JMP          one45
+	JMP          one61
 
-done46:
+done62:
 	VZEROUPPER
 	RET
 
@@ -1479,9 +1742,9 @@ TEXT ·gemvQ4AVX2(SB), NOSPLIT, $0-56
 	VMOVD        R8, X1
 	VPBROADCASTD X1, Y1
 
-four49:
+four65:
 	CMPQ   BX, $0x00000004
-	JL     one50
+	JL     one66
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -1494,7 +1757,7 @@ four49:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block52:
+block68:
 	PREFETCHT0   (R9)(SI*1)
 	VPMOVZXBD    2(R9), Y7
 	VPAND        Y7, Y0, Y6
@@ -1589,7 +1852,7 @@ block52:
 	ADDQ         $0x00000012, R8
 	ADDQ         $0x00000080, R12
 	DECQ         R13
-	JNZ          block52
+	JNZ          block68
 	MOVQ         stride+16(FP), R8
 	VSHUFPS      $0xdd, Y3, Y2, Y6
 	VSHUFPS      $0x88, Y3, Y2, Y2
@@ -1606,18 +1869,18 @@ block52:
 	LEAQ         (CX)(R8*4), CX
 	ADDQ         $0x00000010, AX
 	SUBQ         $0x00000004, BX
-	JMP          four49
+	JMP          four65
 
-one50:
+one66:
 	TESTQ  BX, BX
-	JZ     done51
+	JZ     done67
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Y2, Y2, Y2
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block53:
+block69:
 	VPMOVZXBD    2(SI), Y4
 	VPAND        Y4, Y0, Y3
 	VPSUBD       Y1, Y3, Y3
@@ -1642,7 +1905,7 @@ block53:
 	ADDQ         $0x00000012, SI
 	ADDQ         $0x00000080, R8
 	DECQ         R9
-	JNZ          block53
+	JNZ          block69
 	MOVQ         stride+16(FP), SI
 	VSHUFPS      $0xdd, Y2, Y2, Y3
 	VSHUFPS      $0x88, Y2, Y2, Y2
@@ -1656,9 +1919,9 @@ block53:
 	ADDQ         SI, CX
 	ADDQ         $0x00000004, AX
 	DECQ         BX
-	JMP          one50
+	JMP          one66
 
-done51:
+done67:
 	VZEROUPPER
 	RET
 
@@ -1676,9 +1939,9 @@ TEXT ·gemvQ41AVX2(SB), NOSPLIT, $0-56
 	VMOVD        R8, X0
 	VPBROADCASTD X0, Y0
 
-four54:
+four70:
 	CMPQ   BX, $0x00000004
-	JL     one55
+	JL     one71
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -1691,7 +1954,7 @@ four54:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block57:
+block73:
 	VMOVUPS      (R12), Y5
 	VADDPS       32(R12), Y5, Y5
 	VADDPS       64(R12), Y5, Y5
@@ -1786,7 +2049,7 @@ block57:
 	ADDQ         $0x00000014, R8
 	ADDQ         $0x00000080, R12
 	DECQ         R13
-	JNZ          block57
+	JNZ          block73
 	MOVQ         stride+16(FP), R8
 	VSHUFPS      $0xdd, Y2, Y1, Y5
 	VSHUFPS      $0x88, Y2, Y1, Y1
@@ -1803,18 +2066,18 @@ block57:
 	LEAQ         (CX)(R8*4), CX
 	ADDQ         $0x00000010, AX
 	SUBQ         $0x00000004, BX
-	JMP          four54
+	JMP          four70
 
-one55:
+one71:
 	TESTQ  BX, BX
-	JZ     done56
+	JZ     done72
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Y1, Y1, Y1
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block58:
+block74:
 	VMOVUPS      (R8), Y2
 	VADDPS       32(R8), Y2, Y2
 	VADDPS       64(R8), Y2, Y2
@@ -1842,7 +2105,7 @@ block58:
 	ADDQ         $0x00000014, SI
 	ADDQ         $0x00000080, R8
 	DECQ         R9
-	JNZ          block58
+	JNZ          block74
 	MOVQ         stride+16(FP), SI
 	VSHUFPS      $0xdd, Y1, Y1, Y2
 	VSHUFPS      $0x88, Y1, Y1, Y1
@@ -1856,9 +2119,9 @@ block58:
 	ADDQ         SI, CX
 	ADDQ         $0x00000004, AX
 	DECQ         BX
-	JMP          one55
+	JMP          one71
 
-done56:
+done72:
 	VZEROUPPER
 	RET
 
@@ -1876,7 +2139,7 @@ TEXT ·tile1AVX2(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), SI
 	MOVQ groups+56(FP), SI
 
-group59:
+group75:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -1885,9 +2148,9 @@ group59:
 	MOVQ   DX, R9
 	MOVQ   cols+48(FP), R10
 
-vector60:
+vector76:
 	CMPQ        R10, $0x00000008
-	JL          rest61
+	JL          rest77
 	VMOVUPS     (DX), Y4
 	VMOVUPS     (CX), Y5
 	VFMADD231PS Y4, Y5, Y0
@@ -1900,11 +2163,11 @@ vector60:
 	ADDQ        $0x00000020, CX
 	ADDQ        $0x00000020, DX
 	SUBQ        $0x00000008, R10
-	JMP         vector60
+	JMP         vector76
 
-rest61:
+rest77:
 	TESTQ       R10, R10
-	JZ          store62
+	JZ          store78
 	LEAQ        laneMasks<>+0(SB), R11
 	NEGQ        R10
 	VMOVUPS     32(R11)(R10*4), Y4
@@ -1919,7 +2182,7 @@ rest61:
 	VFMADD231PS Y4, Y5, Y3
 	ADDQ        $0x00000020, CX
 
-store62:
+store78:
 	MOVQ         AX, CX
 	MOVQ         ldy+8(FP), DX
 	MOVQ         more+64(FP), DX
@@ -1935,16 +2198,16 @@ store62:
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X0, X1, X1
 	TESTQ        DX, DX
-	JZ           first63
+	JZ           first79
 	VADDPS       (CX), X1, X1
 
-first63:
+first79:
 	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R8)(BX*4), CX
 	MOVQ    R9, DX
 	DECQ    SI
-	JNZ     group59
+	JNZ     group75
 	VZEROUPPER
 	RET
 
@@ -1962,7 +2225,7 @@ TEXT ·tile2AVX2(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group64:
+group80:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -1975,9 +2238,9 @@ group64:
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector65:
+vector81:
 	CMPQ        R11, $0x00000008
-	JL          rest66
+	JL          rest82
 	VMOVUPS     (DX), Y8
 	VMOVUPS     (DX)(SI*1), Y9
 	VMOVUPS     (CX), Y10
@@ -1995,11 +2258,11 @@ vector65:
 	ADDQ        $0x00000020, CX
 	ADDQ        $0x00000020, DX
 	SUBQ        $0x00000008, R11
-	JMP         vector65
+	JMP         vector81
 
-rest66:
+rest82:
 	TESTQ       R11, R11
-	JZ          store67
+	JZ          store83
 	LEAQ        laneMasks<>+0(SB), R12
 	NEGQ        R11
 	VMOVUPS     32(R12)(R11*4), Y8
@@ -2019,7 +2282,7 @@ rest66:
 	VFMADD231PS Y8, Y10, Y7
 	ADDQ        $0x00000020, CX
 
-store67:
+store83:
 	MOVQ         AX, CX
 	MOVQ         ldy+8(FP), DX
 	MOVQ         more+64(FP), R11
@@ -2035,10 +2298,10 @@ store67:
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X0, X1, X1
 	TESTQ        R11, R11
-	JZ           first68
+	JZ           first84
 	VADDPS       (CX), X1, X1
 
-first68:
+first84:
 	VMOVUPS      X1, (CX)
 	ADDQ         DX, CX
 	VSHUFPS      $0xdd, Y5, Y4, Y0
@@ -2053,16 +2316,16 @@ first68:
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X4, X0, X0
 	TESTQ        R11, R11
-	JZ           first69
+	JZ           first85
 	VADDPS       (CX), X0, X0
 
-first69:
+first85:
 	VMOVUPS X0, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R9)(BX*4), CX
 	MOVQ    R10, DX
 	DECQ    R8
-	JNZ     group64
+	JNZ     group80
 	VZEROUPPER
 	RET
 
@@ -2080,7 +2343,7 @@ TEXT ·tile3AVX2(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group70:
+group86:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -2097,9 +2360,9 @@ group70:
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector71:
+vector87:
 	CMPQ        R11, $0x00000008
-	JL          rest72
+	JL          rest88
 	VMOVUPS     (DX), Y12
 	VMOVUPS     (DX)(SI*1), Y13
 	VMOVUPS     (DX)(SI*2), Y14
@@ -2122,11 +2385,11 @@ vector71:
 	ADDQ        $0x00000020, CX
 	ADDQ        $0x00000020, DX
 	SUBQ        $0x00000008, R11
-	JMP         vector71
+	JMP         vector87
 
-rest72:
+rest88:
 	TESTQ       R11, R11
-	JZ          store73
+	JZ          store89
 	LEAQ        laneMasks<>+0(SB), R12
 	NEGQ        R11
 	VMOVUPS     32(R12)(R11*4), Y12
@@ -2151,7 +2414,7 @@ rest72:
 	VFMADD231PS Y12, Y15, Y11
 	ADDQ        $0x00000020, CX
 
-store73:
+store89:
 	MOVQ         AX, CX
 	MOVQ         ldy+8(FP), DX
 	MOVQ         more+64(FP), R11
@@ -2167,10 +2430,10 @@ store73:
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X0, X1, X1
 	TESTQ        R11, R11
-	JZ           first74
+	JZ           first90
 	VADDPS       (CX), X1, X1
 
-first74:
+first90:
 	VMOVUPS      X1, (CX)
 	ADDQ         DX, CX
 	VSHUFPS      $0xdd, Y5, Y4, Y0
@@ -2185,10 +2448,10 @@ first74:
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X4, X0, X0
 	TESTQ        R11, R11
-	JZ           first75
+	JZ           first91
 	VADDPS       (CX), X0, X0
 
-first75:
+first91:
 	VMOVUPS      X0, (CX)
 	ADDQ         DX, CX
 	VSHUFPS      $0xdd, Y9, Y8, Y0
@@ -2203,16 +2466,16 @@ first75:
 	VEXTRACTF128 $0x01, Y8, X0
 	VADDPS       X8, X0, X0
 	TESTQ        R11, R11
-	JZ           first76
+	JZ           first92
 	VADDPS       (CX), X0, X0
 
-first76:
+first92:
 	VMOVUPS X0, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R9)(BX*4), CX
 	MOVQ    R10, DX
 	DECQ    R8
-	JNZ     group70
+	JNZ     group86
 	VZEROUPPER
 	RET
 
@@ -2226,9 +2489,9 @@ TEXT ·accumulateF32AVX2(SB), NOSPLIT, $0-40
 	MOVQ DX, BX
 	SHLQ $0x02, BX
 
-strip77:
+strip93:
 	CMPQ    DX, $0x00000040
-	JL      narrower78
+	JL      narrower94
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -2241,10 +2504,10 @@ strip77:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row79:
+row95:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next80
+	JZ           next96
 	VBROADCASTSS (SI), Y8
 	VMOVUPS      (R8), Y9
 	VFMADD231PS  Y9, Y8, Y0
@@ -2263,11 +2526,11 @@ row79:
 	VMOVUPS      224(R8), Y9
 	VFMADD231PS  Y9, Y8, Y7
 
-next80:
+next96:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row79
+	JNZ     row95
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2279,12 +2542,12 @@ next80:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip77
+	JMP     strip93
 
-narrower78:
-strip81:
+narrower94:
+strip97:
 	CMPQ    DX, $0x00000020
-	JL      narrower82
+	JL      narrower98
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -2293,10 +2556,10 @@ strip81:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row83:
+row99:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next84
+	JZ           next100
 	VBROADCASTSS (SI), Y4
 	VMOVUPS      (R8), Y5
 	VFMADD231PS  Y5, Y4, Y0
@@ -2307,11 +2570,11 @@ row83:
 	VMOVUPS      96(R8), Y5
 	VFMADD231PS  Y5, Y4, Y3
 
-next84:
+next100:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row83
+	JNZ     row99
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2319,71 +2582,71 @@ next84:
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip81
+	JMP     strip97
 
-narrower82:
-strip85:
+narrower98:
+strip101:
 	CMPQ    DX, $0x00000010
-	JL      narrower86
+	JL      narrower102
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row87:
+row103:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next88
+	JZ           next104
 	VBROADCASTSS (SI), Y2
 	VMOVUPS      (R8), Y3
 	VFMADD231PS  Y3, Y2, Y0
 	VMOVUPS      32(R8), Y3
 	VFMADD231PS  Y3, Y2, Y1
 
-next88:
+next104:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row87
+	JNZ     row103
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip85
+	JMP     strip101
 
-narrower86:
-strip89:
+narrower102:
+strip105:
 	CMPQ    DX, $0x00000008
-	JL      narrower90
+	JL      narrower106
 	VMOVUPS (AX), Y0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row91:
+row107:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next92
+	JZ           next108
 	VBROADCASTSS (SI), Y1
 	VMOVUPS      (R8), Y2
 	VFMADD231PS  Y2, Y1, Y0
 
-next92:
+next108:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row91
+	JNZ     row107
 	VMOVUPS Y0, (AX)
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000008, DX
-	JMP     strip89
+	JMP     strip105
 
-narrower90:
+narrower106:
 	TESTQ      DX, DX
-	JZ         done93
+	JZ         done109
 	LEAQ       laneMasks<>+0(SB), SI
 	NEGQ       DX
 	VMOVUPS    32(SI)(DX*4), Y0
@@ -2391,22 +2654,22 @@ narrower90:
 	MOVQ       p+8(FP), DX
 	MOVQ       count+32(FP), SI
 
-row94:
+row110:
 	MOVL         (DX), DI
 	ADDL         DI, DI
-	JZ           next95
+	JZ           next111
 	VBROADCASTSS (DX), Y2
 	VMASKMOVPS   (CX), Y0, Y3
 	VFMADD231PS  Y3, Y2, Y1
 
-next95:
+next111:
 	ADDQ       $0x00000004, DX
 	ADDQ       BX, CX
 	DECQ       SI
-	JNZ        row94
+	JNZ        row110
 	VMASKMOVPS Y1, Y0, (AX)
 
-done93:
+done109:
 	VZEROUPPER
 	RET
 
@@ -2420,9 +2683,9 @@ TEXT ·accumulateF16AVX2(SB), NOSPLIT, $16-40
 	MOVQ DX, BX
 	SHLQ $0x01, BX
 
-strip96:
+strip112:
 	CMPQ    DX, $0x00000040
-	JL      narrower97
+	JL      narrower113
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -2435,10 +2698,10 @@ strip96:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row98:
+row114:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next99
+	JZ           next115
 	VBROADCASTSS (SI), Y8
 	VCVTPH2PS    (R8), Y9
 	VFMADD231PS  Y9, Y8, Y0
@@ -2457,11 +2720,11 @@ row98:
 	VCVTPH2PS    112(R8), Y9
 	VFMADD231PS  Y9, Y8, Y7
 
-next99:
+next115:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row98
+	JNZ     row114
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2473,12 +2736,12 @@ next99:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip96
+	JMP     strip112
 
-narrower97:
-strip100:
+narrower113:
+strip116:
 	CMPQ    DX, $0x00000020
-	JL      narrower101
+	JL      narrower117
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -2487,10 +2750,10 @@ strip100:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row102:
+row118:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next103
+	JZ           next119
 	VBROADCASTSS (SI), Y4
 	VCVTPH2PS    (R8), Y5
 	VFMADD231PS  Y5, Y4, Y0
@@ -2501,11 +2764,11 @@ row102:
 	VCVTPH2PS    48(R8), Y5
 	VFMADD231PS  Y5, Y4, Y3
 
-next103:
+next119:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row102
+	JNZ     row118
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2513,71 +2776,71 @@ next103:
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip100
+	JMP     strip116
 
-narrower101:
-strip104:
+narrower117:
+strip120:
 	CMPQ    DX, $0x00000010
-	JL      narrower105
+	JL      narrower121
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row106:
+row122:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next107
+	JZ           next123
 	VBROADCASTSS (SI), Y2
 	VCVTPH2PS    (R8), Y3
 	VFMADD231PS  Y3, Y2, Y0
 	VCVTPH2PS    16(R8), Y3
 	VFMADD231PS  Y3, Y2, Y1
 
-next107:
+next123:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row106
+	JNZ     row122
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip104
+	JMP     strip120
 
-narrower105:
-strip108:
+narrower121:
+strip124:
 	CMPQ    DX, $0x00000008
-	JL      narrower109
+	JL      narrower125
 	VMOVUPS (AX), Y0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row110:
+row126:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next111
+	JZ           next127
 	VBROADCASTSS (SI), Y1
 	VCVTPH2PS    (R8), Y2
 	VFMADD231PS  Y2, Y1, Y0
 
-next111:
+next127:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row110
+	JNZ     row126
 	VMOVUPS Y0, (AX)
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000010, CX
 	SUBQ    $0x00000008, DX
-	JMP     strip108
+	JMP     strip124
 
-narrower109:
+narrower125:
 	TESTQ      DX, DX
-	JZ         done112
+	JZ         done128
 	LEAQ       laneMasks<>+0(SB), SI
 	MOVQ       DX, DI
 	NEGQ       DI
@@ -2588,31 +2851,273 @@ narrower109:
 	MOVQ       p+8(FP), SI
 	MOVQ       count+32(FP), DI
 
-row113:
+row129:
 	MOVL         (SI), R8
 	ADDL         R8, R8
-	JZ           next114
+	JZ           next130
 	VBROADCASTSS (SI), Y2
 	LEAQ         (CX), R8
 	XORQ         R9, R9
 
-word115:
+word131:
 	MOVWLZX     (R8)(R9*2), R10
 	MOVW        R10, (SP)(R9*2)
 	INCQ        R9
 	CMPQ        R9, DX
-	JL          word115
+	JL          word131
 	VCVTPH2PS   (SP), Y3
 	VFMADD231PS Y3, Y2, Y1
 
-next114:
+next130:
 	ADDQ       $0x00000004, SI
 	ADDQ       BX, CX
 	DECQ       DI
-	JNZ        row113
+	JNZ        row129
 	VMASKMOVPS Y1, Y0, (AX)
 
-done112:
+done128:
+	VZEROUPPER
+	RET
+
+// func accumulateI8AVX2(y *float32, p *float32, v *byte, scales *float32, n int, count int)
+// Requires: AVX, AVX2, FMA3
+TEXT ·accumulateI8AVX2(SB), NOSPLIT, $16-48
+	// y[c] += sum of p[j]*scales[j]*v[j,c]
+	MOVQ y+0(FP), AX
+	MOVQ v+16(FP), CX
+	MOVQ n+32(FP), DX
+	MOVQ DX, BX
+	SHLQ $0x00, BX
+
+strip132:
+	CMPQ    DX, $0x00000040
+	JL      narrower133
+	VMOVUPS (AX), Y0
+	VMOVUPS 32(AX), Y1
+	VMOVUPS 64(AX), Y2
+	VMOVUPS 96(AX), Y3
+	VMOVUPS 128(AX), Y4
+	VMOVUPS 160(AX), Y5
+	VMOVUPS 192(AX), Y6
+	VMOVUPS 224(AX), Y7
+	MOVQ    p+8(FP), SI
+	MOVQ    count+40(FP), DI
+	MOVQ    CX, R8
+	MOVQ    scales+24(FP), R10
+
+row134:
+	MOVL         (SI), R9
+	ADDL         R9, R9
+	JZ           next135
+	VBROADCASTSS (SI), Y8
+	VBROADCASTSS (R10), Y9
+	VMULPS       Y9, Y8, Y8
+	VPMOVSXBD    (R8), Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  Y9, Y8, Y0
+	VPMOVSXBD    8(R8), Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  Y9, Y8, Y1
+	VPMOVSXBD    16(R8), Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  Y9, Y8, Y2
+	VPMOVSXBD    24(R8), Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  Y9, Y8, Y3
+	VPMOVSXBD    32(R8), Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  Y9, Y8, Y4
+	VPMOVSXBD    40(R8), Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  Y9, Y8, Y5
+	VPMOVSXBD    48(R8), Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  Y9, Y8, Y6
+	VPMOVSXBD    56(R8), Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  Y9, Y8, Y7
+
+next135:
+	ADDQ    $0x00000004, SI
+	ADDQ    $0x00000004, R10
+	ADDQ    BX, R8
+	DECQ    DI
+	JNZ     row134
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	VMOVUPS Y4, 128(AX)
+	VMOVUPS Y5, 160(AX)
+	VMOVUPS Y6, 192(AX)
+	VMOVUPS Y7, 224(AX)
+	ADDQ    $0x00000100, AX
+	ADDQ    $0x00000040, CX
+	SUBQ    $0x00000040, DX
+	JMP     strip132
+
+narrower133:
+strip136:
+	CMPQ    DX, $0x00000020
+	JL      narrower137
+	VMOVUPS (AX), Y0
+	VMOVUPS 32(AX), Y1
+	VMOVUPS 64(AX), Y2
+	VMOVUPS 96(AX), Y3
+	MOVQ    p+8(FP), SI
+	MOVQ    count+40(FP), DI
+	MOVQ    CX, R8
+	MOVQ    scales+24(FP), R10
+
+row138:
+	MOVL         (SI), R9
+	ADDL         R9, R9
+	JZ           next139
+	VBROADCASTSS (SI), Y4
+	VBROADCASTSS (R10), Y5
+	VMULPS       Y5, Y4, Y4
+	VPMOVSXBD    (R8), Y5
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VPMOVSXBD    8(R8), Y5
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y5, Y4, Y1
+	VPMOVSXBD    16(R8), Y5
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y5, Y4, Y2
+	VPMOVSXBD    24(R8), Y5
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y5, Y4, Y3
+
+next139:
+	ADDQ    $0x00000004, SI
+	ADDQ    $0x00000004, R10
+	ADDQ    BX, R8
+	DECQ    DI
+	JNZ     row138
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	VMOVUPS Y2, 64(AX)
+	VMOVUPS Y3, 96(AX)
+	ADDQ    $0x00000080, AX
+	ADDQ    $0x00000020, CX
+	SUBQ    $0x00000020, DX
+	JMP     strip136
+
+narrower137:
+strip140:
+	CMPQ    DX, $0x00000010
+	JL      narrower141
+	VMOVUPS (AX), Y0
+	VMOVUPS 32(AX), Y1
+	MOVQ    p+8(FP), SI
+	MOVQ    count+40(FP), DI
+	MOVQ    CX, R8
+	MOVQ    scales+24(FP), R10
+
+row142:
+	MOVL         (SI), R9
+	ADDL         R9, R9
+	JZ           next143
+	VBROADCASTSS (SI), Y2
+	VBROADCASTSS (R10), Y3
+	VMULPS       Y3, Y2, Y2
+	VPMOVSXBD    (R8), Y3
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y3, Y2, Y0
+	VPMOVSXBD    8(R8), Y3
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y3, Y2, Y1
+
+next143:
+	ADDQ    $0x00000004, SI
+	ADDQ    $0x00000004, R10
+	ADDQ    BX, R8
+	DECQ    DI
+	JNZ     row142
+	VMOVUPS Y0, (AX)
+	VMOVUPS Y1, 32(AX)
+	ADDQ    $0x00000040, AX
+	ADDQ    $0x00000010, CX
+	SUBQ    $0x00000010, DX
+	JMP     strip140
+
+narrower141:
+strip144:
+	CMPQ    DX, $0x00000008
+	JL      narrower145
+	VMOVUPS (AX), Y0
+	MOVQ    p+8(FP), SI
+	MOVQ    count+40(FP), DI
+	MOVQ    CX, R8
+	MOVQ    scales+24(FP), R10
+
+row146:
+	MOVL         (SI), R9
+	ADDL         R9, R9
+	JZ           next147
+	VBROADCASTSS (SI), Y1
+	VBROADCASTSS (R10), Y2
+	VMULPS       Y2, Y1, Y1
+	VPMOVSXBD    (R8), Y2
+	VCVTDQ2PS    Y2, Y2
+	VFMADD231PS  Y2, Y1, Y0
+
+next147:
+	ADDQ    $0x00000004, SI
+	ADDQ    $0x00000004, R10
+	ADDQ    BX, R8
+	DECQ    DI
+	JNZ     row146
+	VMOVUPS Y0, (AX)
+	ADDQ    $0x00000020, AX
+	ADDQ    $0x00000008, CX
+	SUBQ    $0x00000008, DX
+	JMP     strip144
+
+narrower145:
+	TESTQ      DX, DX
+	JZ         done148
+	LEAQ       laneMasks<>+0(SB), SI
+	MOVQ       DX, DI
+	NEGQ       DI
+	VMOVUPS    32(SI)(DI*4), Y0
+	VXORPS     X1, X1, X1
+	VMOVUPS    X1, (SP)
+	VMASKMOVPS (AX), Y0, Y1
+	MOVQ       p+8(FP), SI
+	MOVQ       count+40(FP), DI
+	MOVQ       scales+24(FP), R9
+
+row149:
+	MOVL         (SI), R8
+	ADDL         R8, R8
+	JZ           next150
+	VBROADCASTSS (SI), Y2
+	VBROADCASTSS (R9), Y3
+	VMULPS       Y3, Y2, Y2
+	LEAQ         (CX), R8
+	XORQ         R10, R10
+
+word151:
+	MOVBLZX     (R8)(R10*1), R11
+	MOVB        R11, (SP)(R10*1)
+	INCQ        R10
+	CMPQ        R10, DX
+	JL          word151
+	VPMOVSXBD   (SP), Y3
+	VCVTDQ2PS   Y3, Y3
+	VFMADD231PS Y3, Y2, Y1
+
+next150:
+	ADDQ       $0x00000004, SI
+	ADDQ       $0x00000004, R9
+	ADDQ       BX, CX
+	DECQ       DI
+	JNZ        row149
+	VMASKMOVPS Y1, Y0, (AX)
+
+done148:
 	VZEROUPPER
 	RET
 
@@ -2626,9 +3131,9 @@ TEXT ·axpyAVX2(SB), NOSPLIT, $0-32
 	MOVQ         x+8(FP), CX
 	MOVQ         n+24(FP), DX
 
-loop116:
+loop152:
 	CMPQ        DX, $0x00000008
-	JL          rest117
+	JL          rest153
 	VMOVUPS     (AX), Y1
 	VMOVUPS     (CX), Y2
 	VFMADD231PS Y2, Y0, Y1
@@ -2636,11 +3141,11 @@ loop116:
 	ADDQ        $0x00000020, AX
 	ADDQ        $0x00000020, CX
 	SUBQ        $0x00000008, DX
-	JMP         loop116
+	JMP         loop152
 
-rest117:
+rest153:
 	TESTQ       DX, DX
-	JZ          done118
+	JZ          done154
 	LEAQ        laneMasks<>+0(SB), BX
 	NEGQ        DX
 	VMOVUPS     32(BX)(DX*4), Y1
@@ -2649,7 +3154,7 @@ rest117:
 	VFMADD231PS Y3, Y0, Y2
 	VMASKMOVPS  Y2, Y1, (AX)
 
-done118:
+done154:
 	VZEROUPPER
 	RET
 
@@ -2661,9 +3166,9 @@ TEXT ·addAVX2(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop119:
+loop155:
 	CMPQ    DX, $0x00000008
-	JL      rest120
+	JL      rest156
 	VMOVUPS (AX), Y0
 	VMOVUPS (CX), Y1
 	VADDPS  Y1, Y0, Y0
@@ -2671,11 +3176,11 @@ loop119:
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000008, DX
-	JMP     loop119
+	JMP     loop155
 
-rest120:
+rest156:
 	TESTQ      DX, DX
-	JZ         done121
+	JZ         done157
 	LEAQ       laneMasks<>+0(SB), BX
 	NEGQ       DX
 	VMOVUPS    32(BX)(DX*4), Y0
@@ -2684,7 +3189,7 @@ rest120:
 	VADDPS     Y2, Y1, Y1
 	VMASKMOVPS Y1, Y0, (AX)
 
-done121:
+done157:
 	VZEROUPPER
 	RET
 
@@ -2696,9 +3201,9 @@ TEXT ·mulAVX2(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop122:
+loop158:
 	CMPQ    DX, $0x00000008
-	JL      rest123
+	JL      rest159
 	VMOVUPS (AX), Y0
 	VMOVUPS (CX), Y1
 	VMULPS  Y1, Y0, Y0
@@ -2706,11 +3211,11 @@ loop122:
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000008, DX
-	JMP     loop122
+	JMP     loop158
 
-rest123:
+rest159:
 	TESTQ      DX, DX
-	JZ         done124
+	JZ         done160
 	LEAQ       laneMasks<>+0(SB), BX
 	NEGQ       DX
 	VMOVUPS    32(BX)(DX*4), Y0
@@ -2719,7 +3224,7 @@ rest123:
 	VMULPS     Y2, Y1, Y1
 	VMASKMOVPS Y1, Y0, (AX)
 
-done124:
+done160:
 	VZEROUPPER
 	RET
 
@@ -2732,19 +3237,19 @@ TEXT ·scaleAVX2(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop125:
+loop161:
 	CMPQ    CX, $0x00000008
-	JL      rest126
+	JL      rest162
 	VMOVUPS (AX), Y1
 	VMULPS  Y0, Y1, Y1
 	VMOVUPS Y1, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop125
+	JMP     loop161
 
-rest126:
+rest162:
 	TESTQ      CX, CX
-	JZ         done127
+	JZ         done163
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y1
@@ -2752,7 +3257,7 @@ rest126:
 	VMULPS     Y0, Y2, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done127:
+done163:
 	VZEROUPPER
 	RET
 
@@ -2767,9 +3272,9 @@ TEXT ·scaleMulAVX2(SB), NOSPLIT, $0-40
 	MOVQ         w+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop128:
+loop164:
 	CMPQ    BX, $0x00000008
-	JL      rest129
+	JL      rest165
 	VMOVUPS (CX), Y1
 	VMULPS  Y0, Y1, Y1
 	VMOVUPS (DX), Y2
@@ -2779,11 +3284,11 @@ loop128:
 	ADDQ    $0x00000020, CX
 	ADDQ    $0x00000020, DX
 	SUBQ    $0x00000008, BX
-	JMP     loop128
+	JMP     loop164
 
-rest129:
+rest165:
 	TESTQ      BX, BX
-	JZ         done130
+	JZ         done166
 	LEAQ       laneMasks<>+0(SB), SI
 	NEGQ       BX
 	VMOVUPS    32(SI)(BX*4), Y1
@@ -2793,7 +3298,7 @@ rest129:
 	VMULPS     Y0, Y2, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done130:
+done166:
 	VZEROUPPER
 	RET
 
@@ -2806,19 +3311,19 @@ TEXT ·addConstAVX2(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop131:
+loop167:
 	CMPQ    CX, $0x00000008
-	JL      rest132
+	JL      rest168
 	VMOVUPS (AX), Y1
 	VADDPS  Y0, Y1, Y1
 	VMOVUPS Y1, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop131
+	JMP     loop167
 
-rest132:
+rest168:
 	TESTQ      CX, CX
-	JZ         done133
+	JZ         done169
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y1
@@ -2826,7 +3331,7 @@ rest132:
 	VADDPS     Y0, Y2, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done133:
+done169:
 	VZEROUPPER
 	RET
 
@@ -2839,19 +3344,19 @@ TEXT ·updateLowAVX2(SB), NOSPLIT, $0-24
 	MOVQ         low+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop134:
+loop170:
 	CMPQ    CX, $0x00000008
-	JL      rest135
+	JL      rest171
 	VMOVUPS (AX), Y1
 	VMINPS  Y1, Y0, Y1
 	VMOVUPS Y1, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop134
+	JMP     loop170
 
-rest135:
+rest171:
 	TESTQ      CX, CX
-	JZ         done136
+	JZ         done172
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y1
@@ -2859,7 +3364,7 @@ rest135:
 	VMINPS     Y2, Y0, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done136:
+done172:
 	VZEROUPPER
 	RET
 
@@ -2872,18 +3377,18 @@ TEXT ·maximumAVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
 
-loop137:
+loop173:
 	CMPQ    CX, $0x00000008
-	JL      rest138
+	JL      rest174
 	VMOVUPS (AX), Y2
 	VMAXPS  Y1, Y2, Y1
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop137
+	JMP     loop173
 
-rest138:
+rest174:
 	TESTQ      CX, CX
-	JZ         done139
+	JZ         done175
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y2
@@ -2891,7 +3396,7 @@ rest138:
 	VBLENDVPS  Y2, Y3, Y0, Y3
 	VMAXPS     Y1, Y3, Y1
 
-done139:
+done175:
 	VEXTRACTF128 $0x01, Y1, X0
 	VMAXPS       X1, X0, X0
 	VPERMILPS    $0x4e, X0, X1
@@ -2917,15 +3422,15 @@ TEXT ·penaliseAVX2(SB), NOSPLIT, $0-44
 	MOVQ         level+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop140:
+loop176:
 	CMPQ      BX, $0x00000008
-	JL        rest141
+	JL        rest177
 	VMOVUPS   (CX), Y4
 	VMOVUPS   (DX), Y5
 	VMINPS    Y4, Y0, Y4
 	VMOVUPS   Y4, (CX)
 	VSUBPS    Y4, Y5, Y4
-	VMAXPS    Y3, Y4, Y4
+	VMAXPS    zero<>+0(SB), Y4, Y4
 	VMINPS    largest<>+0(SB), Y4, Y4
 	VMULPS    Y1, Y4, Y4
 	VCMPPS    $0x00, infinity<>+0(SB), Y5, Y6
@@ -2941,11 +3446,11 @@ loop140:
 	ADDQ      $0x00000020, CX
 	ADDQ      $0x00000020, DX
 	SUBQ      $0x00000008, BX
-	JMP       loop140
+	JMP       loop176
 
-rest141:
+rest177:
 	TESTQ      BX, BX
-	JZ         done142
+	JZ         done178
 	LEAQ       laneMasks<>+0(SB), SI
 	NEGQ       BX
 	VMOVUPS    32(SI)(BX*4), Y4
@@ -2954,7 +3459,7 @@ rest141:
 	VMINPS     Y5, Y0, Y5
 	VMASKMOVPS Y5, Y4, (CX)
 	VSUBPS     Y5, Y6, Y0
-	VMAXPS     Y3, Y0, Y0
+	VMAXPS     zero<>+0(SB), Y0, Y0
 	VMINPS     largest<>+0(SB), Y0, Y0
 	VMULPS     Y1, Y0, Y0
 	VCMPPS     $0x00, infinity<>+0(SB), Y6, Y1
@@ -2968,7 +3473,7 @@ rest141:
 	VBLENDVPS  Y3, Y0, Y1, Y1
 	VMASKMOVPS Y1, Y4, (AX)
 
-done142:
+done178:
 	VEXTRACTF128 $0x01, Y2, X0
 	VMAXPS       X2, X0, X0
 	VPERMILPS    $0x4e, X0, X1
@@ -2990,9 +3495,9 @@ TEXT ·expSumAVX2(SB), NOSPLIT, $0-28
 	MOVQ         s+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop143:
+loop179:
 	CMPQ         CX, $0x00000008
-	JL           rest144
+	JL           rest180
 	VMOVUPS      (AX), Y3
 	VSUBPS       Y0, Y3, Y3
 	VMOVUPS      expLow<>+0(SB), Y4
@@ -3027,11 +3532,11 @@ loop143:
 	VADDPS       Y7, Y1, Y1
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop143
+	JMP          loop179
 
-rest144:
+rest180:
 	TESTQ        CX, CX
-	JZ           done145
+	JZ           done181
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y3
@@ -3069,7 +3574,7 @@ rest144:
 	VMASKMOVPS   Y7, Y3, (AX)
 	VADDPS       Y7, Y1, Y1
 
-done145:
+done181:
 	VSHUFPS      $0xdd, Y1, Y1, Y0
 	VSHUFPS      $0x88, Y1, Y1, Y1
 	VADDPS       Y0, Y1, Y1
@@ -3089,9 +3594,9 @@ TEXT ·siluAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop146:
+loop182:
 	CMPQ         CX, $0x00000008
-	JL           rest147
+	JL           rest183
 	VMOVUPS      (AX), Y0
 	VXORPS       signBit<>+0(SB), Y0, Y1
 	VMOVUPS      expLow<>+0(SB), Y2
@@ -3127,11 +3632,11 @@ loop146:
 	VMOVUPS      Y0, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop146
+	JMP          loop182
 
-rest147:
+rest183:
 	TESTQ        CX, CX
-	JZ           done148
+	JZ           done184
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -3169,7 +3674,7 @@ rest147:
 	VDIVPS       Y6, Y1, Y1
 	VMASKMOVPS   Y1, Y0, (AX)
 
-done148:
+done184:
 	VZEROUPPER
 	RET
 
@@ -3180,9 +3685,9 @@ TEXT ·sigmoidAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop149:
+loop185:
 	CMPQ         CX, $0x00000008
-	JL           rest150
+	JL           rest186
 	VMOVUPS      (AX), Y0
 	VXORPS       signBit<>+0(SB), Y0, Y0
 	VMOVUPS      expLow<>+0(SB), Y2
@@ -3219,11 +3724,11 @@ loop149:
 	VMOVUPS      Y0, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop149
+	JMP          loop185
 
-rest150:
+rest186:
 	TESTQ        CX, CX
-	JZ           done151
+	JZ           done187
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -3262,7 +3767,7 @@ rest150:
 	VDIVPS       Y2, Y1, Y1
 	VMASKMOVPS   Y1, Y0, (AX)
 
-done151:
+done187:
 	VZEROUPPER
 	RET
 
@@ -3273,9 +3778,9 @@ TEXT ·geluAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop152:
+loop188:
 	CMPQ         CX, $0x00000008
-	JL           rest153
+	JL           rest189
 	VMOVUPS      (AX), Y0
 	VANDPS       signBit<>+0(SB), Y0, Y1
 	VXORPS       Y1, Y0, Y1
@@ -3328,11 +3833,11 @@ loop152:
 	VMOVUPS      Y1, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop152
+	JMP          loop188
 
-rest153:
+rest189:
 	TESTQ        CX, CX
-	JZ           done154
+	JZ           done190
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -3387,7 +3892,7 @@ rest153:
 	VSUBPS       Y4, Y2, Y2
 	VMASKMOVPS   Y2, Y0, (AX)
 
-done154:
+done190:
 	VZEROUPPER
 	RET
 
@@ -3398,9 +3903,9 @@ TEXT ·geluTanhAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop155:
+loop191:
 	CMPQ         CX, $0x00000008
-	JL           rest156
+	JL           rest192
 	VMOVUPS      (AX), Y0
 	VMULPS       Y0, Y0, Y1
 	VMULPS       geluB<>+0(SB), Y1, Y1
@@ -3439,11 +3944,11 @@ loop155:
 	VMOVUPS      Y0, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop155
+	JMP          loop191
 
-rest156:
+rest192:
 	TESTQ        CX, CX
-	JZ           done157
+	JZ           done193
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -3484,7 +3989,7 @@ rest156:
 	VDIVPS       Y6, Y1, Y1
 	VMASKMOVPS   Y1, Y0, (AX)
 
-done157:
+done193:
 	VZEROUPPER
 	RET
 
@@ -3495,20 +4000,20 @@ TEXT ·reluAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop158:
+loop194:
 	CMPQ    CX, $0x00000008
-	JL      rest159
+	JL      rest195
 	VMOVUPS (AX), Y0
 	VXORPS  Y1, Y1, Y1
 	VMAXPS  Y0, Y1, Y0
 	VMOVUPS Y0, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop158
+	JMP     loop194
 
-rest159:
+rest195:
 	TESTQ      CX, CX
-	JZ         done160
+	JZ         done196
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y0
@@ -3517,7 +4022,7 @@ rest159:
 	VMAXPS     Y1, Y2, Y1
 	VMASKMOVPS Y1, Y0, (AX)
 
-done160:
+done196:
 	VZEROUPPER
 	RET
 
@@ -3528,9 +4033,9 @@ TEXT ·tanhAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop161:
+loop197:
 	CMPQ         CX, $0x00000008
-	JL           rest162
+	JL           rest198
 	VMOVUPS      (AX), Y0
 	VANDPS       signBit<>+0(SB), Y0, Y2
 	VXORPS       Y2, Y0, Y1
@@ -3582,11 +4087,11 @@ loop161:
 	VMOVUPS      Y3, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop161
+	JMP          loop197
 
-rest162:
+rest198:
 	TESTQ        CX, CX
-	JZ           done163
+	JZ           done199
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -3640,12 +4145,1983 @@ rest162:
 	VBLENDVPS    Y1, Y5, Y4, Y4
 	VMASKMOVPS   Y4, Y0, (AX)
 
-done163:
+done199:
+	VZEROUPPER
+	RET
+
+// func mulAddAVX2(y *float32, ldy int, x *float32, ldx int, n int, w *float32, ldw int, k int, width int, add int)
+// Requires: AVX, FMA3
+TEXT ·mulAddAVX2(SB), NOSPLIT, $0-80
+	// y[t,r] (+)= sum of x[t,c]*w[c,r]
+	MOVQ y+0(FP), AX
+	MOVQ w+40(FP), CX
+	MOVQ width+64(FP), DX
+	MOVQ ldx+24(FP), BX
+	LEAQ (BX)(BX*2), SI
+	LEAQ (BX)(BX*4), DI
+
+strip200:
+	CMPQ DX, $0x00000010
+	JL   narrower201
+	MOVQ x+16(FP), R8
+	MOVQ n+32(FP), R10
+	MOVQ AX, R9
+
+tokens202:
+	CMPQ   R10, $0x00000006
+	JL     fewer203
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column204:
+	VMOVUPS      (R11), Y12
+	VMOVUPS      32(R11), Y13
+	VBROADCASTSS (R14), Y14
+	VFMADD231PS  Y12, Y14, Y0
+	VFMADD231PS  Y13, Y14, Y1
+	VBROADCASTSS (R14)(BX*1), Y14
+	VFMADD231PS  Y12, Y14, Y2
+	VFMADD231PS  Y13, Y14, Y3
+	VBROADCASTSS (R14)(BX*2), Y14
+	VFMADD231PS  Y12, Y14, Y4
+	VFMADD231PS  Y13, Y14, Y5
+	VBROADCASTSS (R14)(SI*1), Y14
+	VFMADD231PS  Y12, Y14, Y6
+	VFMADD231PS  Y13, Y14, Y7
+	VBROADCASTSS (R14)(BX*4), Y14
+	VFMADD231PS  Y12, Y14, Y8
+	VFMADD231PS  Y13, Y14, Y9
+	VBROADCASTSS (R14)(DI*1), Y14
+	VFMADD231PS  Y12, Y14, Y10
+	VFMADD231PS  Y13, Y14, Y11
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column204
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store205
+	VMOVUPS      (R9), Y12
+	VADDPS       Y12, Y0, Y0
+	VMOVUPS      32(R9), Y12
+	VADDPS       Y12, Y1, Y1
+
+store205:
+	VMOVUPS Y0, (R9)
+	VMOVUPS Y1, 32(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store206
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y2, Y2
+	VMOVUPS 32(R9), Y0
+	VADDPS  Y0, Y3, Y3
+
+store206:
+	VMOVUPS Y2, (R9)
+	VMOVUPS Y3, 32(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store207
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y4, Y4
+	VMOVUPS 32(R9), Y0
+	VADDPS  Y0, Y5, Y5
+
+store207:
+	VMOVUPS Y4, (R9)
+	VMOVUPS Y5, 32(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store208
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y6, Y6
+	VMOVUPS 32(R9), Y0
+	VADDPS  Y0, Y7, Y7
+
+store208:
+	VMOVUPS Y6, (R9)
+	VMOVUPS Y7, 32(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store209
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y8, Y8
+	VMOVUPS 32(R9), Y0
+	VADDPS  Y0, Y9, Y9
+
+store209:
+	VMOVUPS Y8, (R9)
+	VMOVUPS Y9, 32(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store210
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y10, Y10
+	VMOVUPS 32(R9), Y0
+	VADDPS  Y0, Y11, Y11
+
+store210:
+	VMOVUPS Y10, (R9)
+	VMOVUPS Y11, 32(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(SI*2), R8
+	SUBQ    $0x00000006, R10
+	JMP     tokens202
+
+fewer203:
+tokens211:
+	CMPQ   R10, $0x00000004
+	JL     fewer212
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column213:
+	VMOVUPS      (R11), Y8
+	VMOVUPS      32(R11), Y9
+	VBROADCASTSS (R14), Y10
+	VFMADD231PS  Y8, Y10, Y0
+	VFMADD231PS  Y9, Y10, Y1
+	VBROADCASTSS (R14)(BX*1), Y10
+	VFMADD231PS  Y8, Y10, Y2
+	VFMADD231PS  Y9, Y10, Y3
+	VBROADCASTSS (R14)(BX*2), Y10
+	VFMADD231PS  Y8, Y10, Y4
+	VFMADD231PS  Y9, Y10, Y5
+	VBROADCASTSS (R14)(SI*1), Y10
+	VFMADD231PS  Y8, Y10, Y6
+	VFMADD231PS  Y9, Y10, Y7
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column213
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store214
+	VMOVUPS      (R9), Y8
+	VADDPS       Y8, Y0, Y0
+	VMOVUPS      32(R9), Y8
+	VADDPS       Y8, Y1, Y1
+
+store214:
+	VMOVUPS Y0, (R9)
+	VMOVUPS Y1, 32(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store215
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y2, Y2
+	VMOVUPS 32(R9), Y0
+	VADDPS  Y0, Y3, Y3
+
+store215:
+	VMOVUPS Y2, (R9)
+	VMOVUPS Y3, 32(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store216
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y4, Y4
+	VMOVUPS 32(R9), Y0
+	VADDPS  Y0, Y5, Y5
+
+store216:
+	VMOVUPS Y4, (R9)
+	VMOVUPS Y5, 32(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store217
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y6, Y6
+	VMOVUPS 32(R9), Y0
+	VADDPS  Y0, Y7, Y7
+
+store217:
+	VMOVUPS Y6, (R9)
+	VMOVUPS Y7, 32(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*4), R8
+	SUBQ    $0x00000004, R10
+	JMP     tokens211
+
+fewer212:
+tokens218:
+	CMPQ   R10, $0x00000002
+	JL     fewer219
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column220:
+	VMOVUPS      (R11), Y4
+	VMOVUPS      32(R11), Y5
+	VBROADCASTSS (R14), Y6
+	VFMADD231PS  Y4, Y6, Y0
+	VFMADD231PS  Y5, Y6, Y1
+	VBROADCASTSS (R14)(BX*1), Y6
+	VFMADD231PS  Y4, Y6, Y2
+	VFMADD231PS  Y5, Y6, Y3
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column220
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store221
+	VMOVUPS      (R9), Y4
+	VADDPS       Y4, Y0, Y0
+	VMOVUPS      32(R9), Y4
+	VADDPS       Y4, Y1, Y1
+
+store221:
+	VMOVUPS Y0, (R9)
+	VMOVUPS Y1, 32(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store222
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y2, Y2
+	VMOVUPS 32(R9), Y0
+	VADDPS  Y0, Y3, Y3
+
+store222:
+	VMOVUPS Y2, (R9)
+	VMOVUPS Y3, 32(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*2), R8
+	SUBQ    $0x00000002, R10
+	JMP     tokens218
+
+fewer219:
+tokens223:
+	CMPQ   R10, $0x00000001
+	JL     fewer224
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column225:
+	VMOVUPS      (R11), Y2
+	VMOVUPS      32(R11), Y3
+	VBROADCASTSS (R14), Y4
+	VFMADD231PS  Y2, Y4, Y0
+	VFMADD231PS  Y3, Y4, Y1
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column225
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store226
+	VMOVUPS      (R9), Y2
+	VADDPS       Y2, Y0, Y0
+	VMOVUPS      32(R9), Y2
+	VADDPS       Y2, Y1, Y1
+
+store226:
+	VMOVUPS Y0, (R9)
+	VMOVUPS Y1, 32(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*1), R8
+	SUBQ    $0x00000001, R10
+	JMP     tokens223
+
+fewer224:
+	ADDQ $0x00000040, AX
+	ADDQ $0x00000040, CX
+	SUBQ $0x00000010, DX
+	JMP  strip200
+
+narrower201:
+strip227:
+	CMPQ DX, $0x00000008
+	JL   narrower228
+	MOVQ x+16(FP), R8
+	MOVQ n+32(FP), R10
+	MOVQ AX, R9
+
+tokens229:
+	CMPQ   R10, $0x0000000c
+	JL     fewer230
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+	LEAQ   (R8)(SI*2), R15
+
+column231:
+	VMOVUPS      (R11), Y12
+	VBROADCASTSS (R14), Y13
+	VFMADD231PS  Y12, Y13, Y0
+	VBROADCASTSS (R14)(BX*1), Y13
+	VFMADD231PS  Y12, Y13, Y1
+	VBROADCASTSS (R14)(BX*2), Y13
+	VFMADD231PS  Y12, Y13, Y2
+	VBROADCASTSS (R14)(SI*1), Y13
+	VFMADD231PS  Y12, Y13, Y3
+	VBROADCASTSS (R14)(BX*4), Y13
+	VFMADD231PS  Y12, Y13, Y4
+	VBROADCASTSS (R14)(DI*1), Y13
+	VFMADD231PS  Y12, Y13, Y5
+	VBROADCASTSS (R15), Y13
+	VFMADD231PS  Y12, Y13, Y6
+	VBROADCASTSS (R15)(BX*1), Y13
+	VFMADD231PS  Y12, Y13, Y7
+	VBROADCASTSS (R15)(BX*2), Y13
+	VFMADD231PS  Y12, Y13, Y8
+	VBROADCASTSS (R15)(SI*1), Y13
+	VFMADD231PS  Y12, Y13, Y9
+	VBROADCASTSS (R15)(BX*4), Y13
+	VFMADD231PS  Y12, Y13, Y10
+	VBROADCASTSS (R15)(DI*1), Y13
+	VFMADD231PS  Y12, Y13, Y11
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	ADDQ         $0x00000004, R15
+	DECQ         R13
+	JNZ          column231
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store232
+	VMOVUPS      (R9), Y12
+	VADDPS       Y12, Y0, Y0
+
+store232:
+	VMOVUPS Y0, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store233
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y1, Y1
+
+store233:
+	VMOVUPS Y1, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store234
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y2, Y2
+
+store234:
+	VMOVUPS Y2, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store235
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y3, Y3
+
+store235:
+	VMOVUPS Y3, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store236
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y4, Y4
+
+store236:
+	VMOVUPS Y4, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store237
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y5, Y5
+
+store237:
+	VMOVUPS Y5, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store238
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y6, Y6
+
+store238:
+	VMOVUPS Y6, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store239
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y7, Y7
+
+store239:
+	VMOVUPS Y7, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store240
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y8, Y8
+
+store240:
+	VMOVUPS Y8, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store241
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y9, Y9
+
+store241:
+	VMOVUPS Y9, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store242
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y10, Y10
+
+store242:
+	VMOVUPS Y10, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store243
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y11, Y11
+
+store243:
+	VMOVUPS Y11, (R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(SI*4), R8
+	SUBQ    $0x0000000c, R10
+	JMP     tokens229
+
+fewer230:
+tokens244:
+	CMPQ   R10, $0x00000004
+	JL     fewer245
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column246:
+	VMOVUPS      (R11), Y4
+	VBROADCASTSS (R14), Y5
+	VFMADD231PS  Y4, Y5, Y0
+	VBROADCASTSS (R14)(BX*1), Y5
+	VFMADD231PS  Y4, Y5, Y1
+	VBROADCASTSS (R14)(BX*2), Y5
+	VFMADD231PS  Y4, Y5, Y2
+	VBROADCASTSS (R14)(SI*1), Y5
+	VFMADD231PS  Y4, Y5, Y3
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column246
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store247
+	VMOVUPS      (R9), Y4
+	VADDPS       Y4, Y0, Y0
+
+store247:
+	VMOVUPS Y0, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store248
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y1, Y1
+
+store248:
+	VMOVUPS Y1, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store249
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y2, Y2
+
+store249:
+	VMOVUPS Y2, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store250
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y3, Y3
+
+store250:
+	VMOVUPS Y3, (R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*4), R8
+	SUBQ    $0x00000004, R10
+	JMP     tokens244
+
+fewer245:
+tokens251:
+	CMPQ   R10, $0x00000001
+	JL     fewer252
+	VXORPS Y0, Y0, Y0
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column253:
+	VMOVUPS      (R11), Y1
+	VBROADCASTSS (R14), Y2
+	VFMADD231PS  Y1, Y2, Y0
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column253
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store254
+	VMOVUPS      (R9), Y1
+	VADDPS       Y1, Y0, Y0
+
+store254:
+	VMOVUPS Y0, (R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*1), R8
+	SUBQ    $0x00000001, R10
+	JMP     tokens251
+
+fewer252:
+	ADDQ $0x00000020, AX
+	ADDQ $0x00000020, CX
+	SUBQ $0x00000008, DX
+	JMP  strip227
+
+narrower228:
+	TESTQ   DX, DX
+	JZ      done255
+	LEAQ    laneMasks<>+0(SB), R8
+	NEGQ    DX
+	VMOVUPS 32(R8)(DX*4), Y0
+	MOVQ    x+16(FP), DX
+	MOVQ    n+32(FP), R8
+
+tokens256:
+	CMPQ   R8, $0x0000000c
+	JL     fewer257
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	VXORPS Y12, Y12, Y12
+	MOVQ   ldw+48(FP), R10
+	MOVQ   k+56(FP), R11
+	MOVQ   CX, R9
+	MOVQ   DX, R12
+	LEAQ   (DX)(SI*2), R13
+
+column258:
+	VMASKMOVPS   (R9), Y0, Y13
+	VBROADCASTSS (R12), Y14
+	VFMADD231PS  Y13, Y14, Y1
+	VBROADCASTSS (R12)(BX*1), Y14
+	VFMADD231PS  Y13, Y14, Y2
+	VBROADCASTSS (R12)(BX*2), Y14
+	VFMADD231PS  Y13, Y14, Y3
+	VBROADCASTSS (R12)(SI*1), Y14
+	VFMADD231PS  Y13, Y14, Y4
+	VBROADCASTSS (R12)(BX*4), Y14
+	VFMADD231PS  Y13, Y14, Y5
+	VBROADCASTSS (R12)(DI*1), Y14
+	VFMADD231PS  Y13, Y14, Y6
+	VBROADCASTSS (R13), Y14
+	VFMADD231PS  Y13, Y14, Y7
+	VBROADCASTSS (R13)(BX*1), Y14
+	VFMADD231PS  Y13, Y14, Y8
+	VBROADCASTSS (R13)(BX*2), Y14
+	VFMADD231PS  Y13, Y14, Y9
+	VBROADCASTSS (R13)(SI*1), Y14
+	VFMADD231PS  Y13, Y14, Y10
+	VBROADCASTSS (R13)(BX*4), Y14
+	VFMADD231PS  Y13, Y14, Y11
+	VBROADCASTSS (R13)(DI*1), Y14
+	VFMADD231PS  Y13, Y14, Y12
+	ADDQ         R10, R9
+	ADDQ         $0x00000004, R12
+	ADDQ         $0x00000004, R13
+	DECQ         R11
+	JNZ          column258
+	MOVQ         ldy+8(FP), R9
+	MOVQ         add+72(FP), R10
+	TESTQ        R10, R10
+	JZ           store259
+	VMASKMOVPS   (AX), Y0, Y13
+	VADDPS       Y13, Y1, Y1
+
+store259:
+	VMASKMOVPS Y1, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store260
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y2, Y2
+
+store260:
+	VMASKMOVPS Y2, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store261
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y3, Y3
+
+store261:
+	VMASKMOVPS Y3, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store262
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y4, Y4
+
+store262:
+	VMASKMOVPS Y4, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store263
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y5, Y5
+
+store263:
+	VMASKMOVPS Y5, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store264
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y6, Y6
+
+store264:
+	VMASKMOVPS Y6, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store265
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y7, Y7
+
+store265:
+	VMASKMOVPS Y7, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store266
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y8, Y8
+
+store266:
+	VMASKMOVPS Y8, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store267
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y9, Y9
+
+store267:
+	VMASKMOVPS Y9, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store268
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y10, Y10
+
+store268:
+	VMASKMOVPS Y10, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store269
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y11, Y11
+
+store269:
+	VMASKMOVPS Y11, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store270
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y12, Y12
+
+store270:
+	VMASKMOVPS Y12, Y0, (AX)
+	ADDQ       R9, AX
+	LEAQ       (DX)(SI*4), DX
+	SUBQ       $0x0000000c, R8
+	JMP        tokens256
+
+fewer257:
+tokens271:
+	CMPQ   R8, $0x00000004
+	JL     fewer272
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	MOVQ   ldw+48(FP), R9
+	MOVQ   k+56(FP), R10
+	MOVQ   CX, DI
+	MOVQ   DX, R11
+
+column273:
+	VMASKMOVPS   (DI), Y0, Y5
+	VBROADCASTSS (R11), Y6
+	VFMADD231PS  Y5, Y6, Y1
+	VBROADCASTSS (R11)(BX*1), Y6
+	VFMADD231PS  Y5, Y6, Y2
+	VBROADCASTSS (R11)(BX*2), Y6
+	VFMADD231PS  Y5, Y6, Y3
+	VBROADCASTSS (R11)(SI*1), Y6
+	VFMADD231PS  Y5, Y6, Y4
+	ADDQ         R9, DI
+	ADDQ         $0x00000004, R11
+	DECQ         R10
+	JNZ          column273
+	MOVQ         ldy+8(FP), DI
+	MOVQ         add+72(FP), R9
+	TESTQ        R9, R9
+	JZ           store274
+	VMASKMOVPS   (AX), Y0, Y5
+	VADDPS       Y5, Y1, Y1
+
+store274:
+	VMASKMOVPS Y1, Y0, (AX)
+	ADDQ       DI, AX
+	TESTQ      R9, R9
+	JZ         store275
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y2, Y2
+
+store275:
+	VMASKMOVPS Y2, Y0, (AX)
+	ADDQ       DI, AX
+	TESTQ      R9, R9
+	JZ         store276
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y3, Y3
+
+store276:
+	VMASKMOVPS Y3, Y0, (AX)
+	ADDQ       DI, AX
+	TESTQ      R9, R9
+	JZ         store277
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y4, Y4
+
+store277:
+	VMASKMOVPS Y4, Y0, (AX)
+	ADDQ       DI, AX
+	LEAQ       (DX)(BX*4), DX
+	SUBQ       $0x00000004, R8
+	JMP        tokens271
+
+fewer272:
+tokens278:
+	CMPQ   R8, $0x00000001
+	JL     fewer279
+	VXORPS Y1, Y1, Y1
+	MOVQ   ldw+48(FP), DI
+	MOVQ   k+56(FP), R9
+	MOVQ   CX, SI
+	MOVQ   DX, R10
+
+column280:
+	VMASKMOVPS   (SI), Y0, Y2
+	VBROADCASTSS (R10), Y3
+	VFMADD231PS  Y2, Y3, Y1
+	ADDQ         DI, SI
+	ADDQ         $0x00000004, R10
+	DECQ         R9
+	JNZ          column280
+	MOVQ         ldy+8(FP), SI
+	MOVQ         add+72(FP), DI
+	TESTQ        DI, DI
+	JZ           store281
+	VMASKMOVPS   (AX), Y0, Y2
+	VADDPS       Y2, Y1, Y1
+
+store281:
+	VMASKMOVPS Y1, Y0, (AX)
+	ADDQ       SI, AX
+	LEAQ       (DX)(BX*1), DX
+	SUBQ       $0x00000001, R8
+	JMP        tokens278
+
+fewer279:
+done255:
+	VZEROUPPER
+	RET
+
+// func transposeF32AVX2(dst *float32, ld int, src *byte, rows int, cols int)
+// Requires: AVX, CMOV
+TEXT ·transposeF32AVX2(SB), NOSPLIT, $0-40
+	// dst[c,j] = src[j,c]
+	MOVQ dst+0(FP), AX
+	MOVQ ld+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ cols+32(FP), SI
+	SHLQ $0x02, SI
+
+rows282:
+	CMPQ BX, $0x00000008
+	JL   rest283
+	MOVQ cols+32(FP), R9
+	MOVQ DX, DI
+	MOVQ AX, R8
+
+columns285:
+	MOVQ        DI, R10
+	VMOVUPS     (R10), X0
+	ADDQ        SI, R10
+	VMOVUPS     (R10), X1
+	ADDQ        SI, R10
+	VMOVUPS     (R10), X2
+	ADDQ        SI, R10
+	VMOVUPS     (R10), X3
+	ADDQ        SI, R10
+	VINSERTF128 $0x01, (R10), Y0, Y0
+	ADDQ        SI, R10
+	VINSERTF128 $0x01, (R10), Y1, Y1
+	ADDQ        SI, R10
+	VINSERTF128 $0x01, (R10), Y2, Y2
+	ADDQ        SI, R10
+	VINSERTF128 $0x01, (R10), Y3, Y3
+	VUNPCKLPS   Y2, Y0, Y4
+	VUNPCKHPS   Y2, Y0, Y5
+	VUNPCKLPS   Y3, Y1, Y6
+	VUNPCKHPS   Y3, Y1, Y7
+	VUNPCKLPS   Y6, Y4, Y8
+	VUNPCKHPS   Y6, Y4, Y4
+	VUNPCKLPS   Y7, Y5, Y6
+	VUNPCKHPS   Y7, Y5, Y5
+	MOVQ        R8, R10
+	VMOVUPS     Y8, (R10)
+	ADDQ        CX, R10
+	VMOVUPS     Y4, (R10)
+	ADDQ        CX, R10
+	VMOVUPS     Y6, (R10)
+	ADDQ        CX, R10
+	VMOVUPS     Y5, (R10)
+	ADDQ        CX, R10
+	SUBQ        $0x00000004, R9
+	JLE         done286
+	MOVQ        $0x00000004, R11
+	MOVQ        R9, R10
+	CMPQ        R9, R11
+	CMOVQGT     R11, R10
+	CMOVQLT     R11, R9
+	LEAQ        (DI)(R10*4), DI
+	IMULQ       CX, R10
+	ADDQ        R10, R8
+	JMP         columns285
+
+done286:
+	IMUL3Q $0x00000008, SI, DI
+	ADDQ   DI, DX
+	ADDQ   $0x00000020, AX
+	SUBQ   $0x00000008, BX
+	JMP    rows282
+
+rest283:
+	TESTQ   BX, BX
+	JZ      end284
+	LEAQ    laneMasks<>+0(SB), DI
+	MOVQ    BX, R8
+	NEGQ    R8
+	VMOVUPS 32(DI)(R8*4), Y0
+	MOVQ    cols+32(FP), DI
+	MOVQ    AX, AX
+
+columns287:
+	MOVQ        DX, R8
+	VMOVUPS     (R8), X9
+	XORQ        R9, R9
+	CMPQ        BX, $0x00000001
+	CMOVQGT     SI, R9
+	ADDQ        R9, R8
+	VMOVUPS     (R8), X10
+	XORQ        R9, R9
+	CMPQ        BX, $0x00000002
+	CMOVQGT     SI, R9
+	ADDQ        R9, R8
+	VMOVUPS     (R8), X11
+	XORQ        R9, R9
+	CMPQ        BX, $0x00000003
+	CMOVQGT     SI, R9
+	ADDQ        R9, R8
+	VMOVUPS     (R8), X12
+	XORQ        R9, R9
+	CMPQ        BX, $0x00000004
+	CMOVQGT     SI, R9
+	ADDQ        R9, R8
+	VINSERTF128 $0x01, (R8), Y9, Y9
+	XORQ        R9, R9
+	CMPQ        BX, $0x00000005
+	CMOVQGT     SI, R9
+	ADDQ        R9, R8
+	VINSERTF128 $0x01, (R8), Y10, Y10
+	XORQ        R9, R9
+	CMPQ        BX, $0x00000006
+	CMOVQGT     SI, R9
+	ADDQ        R9, R8
+	VINSERTF128 $0x01, (R8), Y11, Y11
+	XORQ        R9, R9
+	CMPQ        BX, $0x00000007
+	CMOVQGT     SI, R9
+	ADDQ        R9, R8
+	VINSERTF128 $0x01, (R8), Y12, Y12
+	VUNPCKLPS   Y11, Y9, Y1
+	VUNPCKHPS   Y11, Y9, Y2
+	VUNPCKLPS   Y12, Y10, Y3
+	VUNPCKHPS   Y12, Y10, Y4
+	VUNPCKLPS   Y3, Y1, Y5
+	VUNPCKHPS   Y3, Y1, Y1
+	VUNPCKLPS   Y4, Y2, Y3
+	VUNPCKHPS   Y4, Y2, Y2
+	MOVQ        AX, R8
+	VMASKMOVPS  Y5, Y0, (R8)
+	ADDQ        CX, R8
+	VMASKMOVPS  Y1, Y0, (R8)
+	ADDQ        CX, R8
+	VMASKMOVPS  Y3, Y0, (R8)
+	ADDQ        CX, R8
+	VMASKMOVPS  Y2, Y0, (R8)
+	ADDQ        CX, R8
+	SUBQ        $0x00000004, DI
+	JLE         done288
+	MOVQ        $0x00000004, R9
+	MOVQ        DI, R8
+	CMPQ        DI, R9
+	CMOVQGT     R9, R8
+	CMOVQLT     R9, DI
+	LEAQ        (DX)(R8*4), DX
+	IMULQ       CX, R8
+	ADDQ        R8, AX
+	JMP         columns287
+
+done288:
+end284:
+	VZEROUPPER
+	RET
+
+// func transposeF16AVX2(dst *float32, ld int, src *byte, rows int, cols int)
+// Requires: AVX, CMOV, F16C
+TEXT ·transposeF16AVX2(SB), NOSPLIT, $0-40
+	// dst[c,j] = src[j,c]
+	MOVQ dst+0(FP), AX
+	MOVQ ld+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ cols+32(FP), SI
+	SHLQ $0x01, SI
+
+rows289:
+	CMPQ BX, $0x00000008
+	JL   rest290
+	MOVQ cols+32(FP), R9
+	MOVQ DX, DI
+	MOVQ AX, R8
+
+columns292:
+	MOVQ       DI, R10
+	VMOVUPS    (R10), X0
+	ADDQ       SI, R10
+	VMOVUPS    (R10), X1
+	ADDQ       SI, R10
+	VMOVUPS    (R10), X2
+	ADDQ       SI, R10
+	VMOVUPS    (R10), X3
+	ADDQ       SI, R10
+	VMOVUPS    (R10), X4
+	ADDQ       SI, R10
+	VMOVUPS    (R10), X5
+	ADDQ       SI, R10
+	VMOVUPS    (R10), X6
+	ADDQ       SI, R10
+	VMOVUPS    (R10), X7
+	VPUNPCKLWD X4, X0, X8
+	VPUNPCKHWD X4, X0, X0
+	VPUNPCKLWD X5, X1, X4
+	VPUNPCKHWD X5, X1, X1
+	VPUNPCKLWD X6, X2, X5
+	VPUNPCKHWD X6, X2, X2
+	VPUNPCKLWD X7, X3, X6
+	VPUNPCKHWD X7, X3, X3
+	VPUNPCKLWD X5, X8, X7
+	VPUNPCKHWD X5, X8, X5
+	VPUNPCKLWD X2, X0, X8
+	VPUNPCKHWD X2, X0, X0
+	VPUNPCKLWD X6, X4, X2
+	VPUNPCKHWD X6, X4, X4
+	VPUNPCKLWD X3, X1, X6
+	VPUNPCKHWD X3, X1, X1
+	VPUNPCKLWD X2, X7, X3
+	VPUNPCKHWD X2, X7, X2
+	VPUNPCKLWD X4, X5, X7
+	VPUNPCKHWD X4, X5, X4
+	VPUNPCKLWD X6, X8, X5
+	VPUNPCKHWD X6, X8, X6
+	VPUNPCKLWD X1, X0, X8
+	VPUNPCKHWD X1, X0, X0
+	MOVQ       R8, R10
+	VCVTPH2PS  X3, Y1
+	VMOVUPS    Y1, (R10)
+	ADDQ       CX, R10
+	VCVTPH2PS  X2, Y1
+	VMOVUPS    Y1, (R10)
+	ADDQ       CX, R10
+	VCVTPH2PS  X7, Y1
+	VMOVUPS    Y1, (R10)
+	ADDQ       CX, R10
+	VCVTPH2PS  X4, Y1
+	VMOVUPS    Y1, (R10)
+	ADDQ       CX, R10
+	VCVTPH2PS  X5, Y1
+	VMOVUPS    Y1, (R10)
+	ADDQ       CX, R10
+	VCVTPH2PS  X6, Y1
+	VMOVUPS    Y1, (R10)
+	ADDQ       CX, R10
+	VCVTPH2PS  X8, Y1
+	VMOVUPS    Y1, (R10)
+	ADDQ       CX, R10
+	VCVTPH2PS  X0, Y0
+	VMOVUPS    Y0, (R10)
+	ADDQ       CX, R10
+	SUBQ       $0x00000008, R9
+	JLE        done293
+	MOVQ       $0x00000008, R11
+	MOVQ       R9, R10
+	CMPQ       R9, R11
+	CMOVQGT    R11, R10
+	CMOVQLT    R11, R9
+	LEAQ       (DI)(R10*2), DI
+	IMULQ      CX, R10
+	ADDQ       R10, R8
+	JMP        columns292
+
+done293:
+	IMUL3Q $0x00000008, SI, DI
+	ADDQ   DI, DX
+	ADDQ   $0x00000020, AX
+	SUBQ   $0x00000008, BX
+	JMP    rows289
+
+rest290:
+	TESTQ   BX, BX
+	JZ      end291
+	LEAQ    laneMasks<>+0(SB), DI
+	MOVQ    BX, R8
+	NEGQ    R8
+	VMOVUPS 32(DI)(R8*4), Y0
+	MOVQ    cols+32(FP), DI
+	MOVQ    AX, AX
+
+columns294:
+	MOVQ       DX, R8
+	VMOVUPS    (R8), X1
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000001
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VMOVUPS    (R8), X2
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000002
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VMOVUPS    (R8), X3
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000003
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VMOVUPS    (R8), X4
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000004
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VMOVUPS    (R8), X5
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000005
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VMOVUPS    (R8), X6
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000006
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VMOVUPS    (R8), X7
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000007
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VMOVUPS    (R8), X8
+	VPUNPCKLWD X5, X1, X9
+	VPUNPCKHWD X5, X1, X1
+	VPUNPCKLWD X6, X2, X5
+	VPUNPCKHWD X6, X2, X2
+	VPUNPCKLWD X7, X3, X6
+	VPUNPCKHWD X7, X3, X3
+	VPUNPCKLWD X8, X4, X7
+	VPUNPCKHWD X8, X4, X4
+	VPUNPCKLWD X6, X9, X8
+	VPUNPCKHWD X6, X9, X6
+	VPUNPCKLWD X3, X1, X9
+	VPUNPCKHWD X3, X1, X1
+	VPUNPCKLWD X7, X5, X3
+	VPUNPCKHWD X7, X5, X5
+	VPUNPCKLWD X4, X2, X7
+	VPUNPCKHWD X4, X2, X2
+	VPUNPCKLWD X3, X8, X4
+	VPUNPCKHWD X3, X8, X3
+	VPUNPCKLWD X5, X6, X8
+	VPUNPCKHWD X5, X6, X5
+	VPUNPCKLWD X7, X9, X6
+	VPUNPCKHWD X7, X9, X7
+	VPUNPCKLWD X2, X1, X9
+	VPUNPCKHWD X2, X1, X1
+	MOVQ       AX, R8
+	VCVTPH2PS  X4, Y2
+	VMASKMOVPS Y2, Y0, (R8)
+	ADDQ       CX, R8
+	VCVTPH2PS  X3, Y2
+	VMASKMOVPS Y2, Y0, (R8)
+	ADDQ       CX, R8
+	VCVTPH2PS  X8, Y2
+	VMASKMOVPS Y2, Y0, (R8)
+	ADDQ       CX, R8
+	VCVTPH2PS  X5, Y2
+	VMASKMOVPS Y2, Y0, (R8)
+	ADDQ       CX, R8
+	VCVTPH2PS  X6, Y2
+	VMASKMOVPS Y2, Y0, (R8)
+	ADDQ       CX, R8
+	VCVTPH2PS  X7, Y2
+	VMASKMOVPS Y2, Y0, (R8)
+	ADDQ       CX, R8
+	VCVTPH2PS  X9, Y2
+	VMASKMOVPS Y2, Y0, (R8)
+	ADDQ       CX, R8
+	VCVTPH2PS  X1, Y1
+	VMASKMOVPS Y1, Y0, (R8)
+	ADDQ       CX, R8
+	SUBQ       $0x00000008, DI
+	JLE        done295
+	MOVQ       $0x00000008, R9
+	MOVQ       DI, R8
+	CMPQ       DI, R9
+	CMOVQGT    R9, R8
+	CMOVQLT    R9, DI
+	LEAQ       (DX)(R8*2), DX
+	IMULQ      CX, R8
+	ADDQ       R8, AX
+	JMP        columns294
+
+done295:
+end291:
+	VZEROUPPER
+	RET
+
+// func transposeI8AVX2(dst *float32, ld int, src *byte, scales *float32, rows int, cols int)
+// Requires: AVX, AVX2, CMOV
+TEXT ·transposeI8AVX2(SB), NOSPLIT, $0-48
+	// dst[c,j] = src[j,c]
+	MOVQ dst+0(FP), AX
+	MOVQ ld+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ rows+32(FP), BX
+	MOVQ cols+40(FP), SI
+	SHLQ $0x00, SI
+	MOVQ scales+24(FP), DI
+
+rows296:
+	CMPQ    BX, $0x00000008
+	JL      rest297
+	VMOVUPS (DI), Y0
+	MOVQ    cols+40(FP), R10
+	MOVQ    DX, R8
+	MOVQ    AX, R9
+
+columns299:
+	MOVQ       R8, R11
+	VPMOVSXBW  (R11), X1
+	ADDQ       SI, R11
+	VPMOVSXBW  (R11), X2
+	ADDQ       SI, R11
+	VPMOVSXBW  (R11), X3
+	ADDQ       SI, R11
+	VPMOVSXBW  (R11), X4
+	ADDQ       SI, R11
+	VPMOVSXBW  (R11), X5
+	ADDQ       SI, R11
+	VPMOVSXBW  (R11), X6
+	ADDQ       SI, R11
+	VPMOVSXBW  (R11), X7
+	ADDQ       SI, R11
+	VPMOVSXBW  (R11), X8
+	VPUNPCKLWD X5, X1, X9
+	VPUNPCKHWD X5, X1, X1
+	VPUNPCKLWD X6, X2, X5
+	VPUNPCKHWD X6, X2, X2
+	VPUNPCKLWD X7, X3, X6
+	VPUNPCKHWD X7, X3, X3
+	VPUNPCKLWD X8, X4, X7
+	VPUNPCKHWD X8, X4, X4
+	VPUNPCKLWD X6, X9, X8
+	VPUNPCKHWD X6, X9, X6
+	VPUNPCKLWD X3, X1, X9
+	VPUNPCKHWD X3, X1, X1
+	VPUNPCKLWD X7, X5, X3
+	VPUNPCKHWD X7, X5, X5
+	VPUNPCKLWD X4, X2, X7
+	VPUNPCKHWD X4, X2, X2
+	VPUNPCKLWD X3, X8, X4
+	VPUNPCKHWD X3, X8, X3
+	VPUNPCKLWD X5, X6, X8
+	VPUNPCKHWD X5, X6, X5
+	VPUNPCKLWD X7, X9, X6
+	VPUNPCKHWD X7, X9, X7
+	VPUNPCKLWD X2, X1, X9
+	VPUNPCKHWD X2, X1, X1
+	MOVQ       R9, R11
+	VPMOVSXWD  X4, Y2
+	VCVTDQ2PS  Y2, Y2
+	VMULPS     Y0, Y2, Y2
+	VMOVUPS    Y2, (R11)
+	ADDQ       CX, R11
+	VPMOVSXWD  X3, Y2
+	VCVTDQ2PS  Y2, Y2
+	VMULPS     Y0, Y2, Y2
+	VMOVUPS    Y2, (R11)
+	ADDQ       CX, R11
+	VPMOVSXWD  X8, Y2
+	VCVTDQ2PS  Y2, Y2
+	VMULPS     Y0, Y2, Y2
+	VMOVUPS    Y2, (R11)
+	ADDQ       CX, R11
+	VPMOVSXWD  X5, Y2
+	VCVTDQ2PS  Y2, Y2
+	VMULPS     Y0, Y2, Y2
+	VMOVUPS    Y2, (R11)
+	ADDQ       CX, R11
+	VPMOVSXWD  X6, Y2
+	VCVTDQ2PS  Y2, Y2
+	VMULPS     Y0, Y2, Y2
+	VMOVUPS    Y2, (R11)
+	ADDQ       CX, R11
+	VPMOVSXWD  X7, Y2
+	VCVTDQ2PS  Y2, Y2
+	VMULPS     Y0, Y2, Y2
+	VMOVUPS    Y2, (R11)
+	ADDQ       CX, R11
+	VPMOVSXWD  X9, Y2
+	VCVTDQ2PS  Y2, Y2
+	VMULPS     Y0, Y2, Y2
+	VMOVUPS    Y2, (R11)
+	ADDQ       CX, R11
+	VPMOVSXWD  X1, Y1
+	VCVTDQ2PS  Y1, Y1
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    Y1, (R11)
+	ADDQ       CX, R11
+	SUBQ       $0x00000008, R10
+	JLE        done300
+	MOVQ       $0x00000008, R12
+	MOVQ       R10, R11
+	CMPQ       R10, R12
+	CMOVQGT    R12, R11
+	CMOVQLT    R12, R10
+	LEAQ       (R8)(R11*1), R8
+	IMULQ      CX, R11
+	ADDQ       R11, R9
+	JMP        columns299
+
+done300:
+	IMUL3Q $0x00000008, SI, R8
+	ADDQ   R8, DX
+	ADDQ   $0x00000020, AX
+	ADDQ   $0x00000020, DI
+	SUBQ   $0x00000008, BX
+	JMP    rows296
+
+rest297:
+	TESTQ      BX, BX
+	JZ         end298
+	LEAQ       laneMasks<>+0(SB), R8
+	MOVQ       BX, R9
+	NEGQ       R9
+	VMOVUPS    32(R8)(R9*4), Y0
+	VMASKMOVPS (DI), Y0, Y1
+	MOVQ       cols+40(FP), DI
+	MOVQ       AX, AX
+
+columns301:
+	MOVQ       DX, R8
+	VPMOVSXBW  (R8), X2
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000001
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VPMOVSXBW  (R8), X3
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000002
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VPMOVSXBW  (R8), X4
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000003
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VPMOVSXBW  (R8), X5
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000004
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VPMOVSXBW  (R8), X6
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000005
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VPMOVSXBW  (R8), X7
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000006
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VPMOVSXBW  (R8), X8
+	XORQ       R9, R9
+	CMPQ       BX, $0x00000007
+	CMOVQGT    SI, R9
+	ADDQ       R9, R8
+	VPMOVSXBW  (R8), X9
+	VPUNPCKLWD X6, X2, X10
+	VPUNPCKHWD X6, X2, X2
+	VPUNPCKLWD X7, X3, X6
+	VPUNPCKHWD X7, X3, X3
+	VPUNPCKLWD X8, X4, X7
+	VPUNPCKHWD X8, X4, X4
+	VPUNPCKLWD X9, X5, X8
+	VPUNPCKHWD X9, X5, X5
+	VPUNPCKLWD X7, X10, X9
+	VPUNPCKHWD X7, X10, X7
+	VPUNPCKLWD X4, X2, X10
+	VPUNPCKHWD X4, X2, X2
+	VPUNPCKLWD X8, X6, X4
+	VPUNPCKHWD X8, X6, X6
+	VPUNPCKLWD X5, X3, X8
+	VPUNPCKHWD X5, X3, X3
+	VPUNPCKLWD X4, X9, X5
+	VPUNPCKHWD X4, X9, X4
+	VPUNPCKLWD X6, X7, X9
+	VPUNPCKHWD X6, X7, X6
+	VPUNPCKLWD X8, X10, X7
+	VPUNPCKHWD X8, X10, X8
+	VPUNPCKLWD X3, X2, X10
+	VPUNPCKHWD X3, X2, X2
+	MOVQ       AX, R8
+	VPMOVSXWD  X5, Y3
+	VCVTDQ2PS  Y3, Y3
+	VMULPS     Y1, Y3, Y3
+	VMASKMOVPS Y3, Y0, (R8)
+	ADDQ       CX, R8
+	VPMOVSXWD  X4, Y3
+	VCVTDQ2PS  Y3, Y3
+	VMULPS     Y1, Y3, Y3
+	VMASKMOVPS Y3, Y0, (R8)
+	ADDQ       CX, R8
+	VPMOVSXWD  X9, Y3
+	VCVTDQ2PS  Y3, Y3
+	VMULPS     Y1, Y3, Y3
+	VMASKMOVPS Y3, Y0, (R8)
+	ADDQ       CX, R8
+	VPMOVSXWD  X6, Y3
+	VCVTDQ2PS  Y3, Y3
+	VMULPS     Y1, Y3, Y3
+	VMASKMOVPS Y3, Y0, (R8)
+	ADDQ       CX, R8
+	VPMOVSXWD  X7, Y3
+	VCVTDQ2PS  Y3, Y3
+	VMULPS     Y1, Y3, Y3
+	VMASKMOVPS Y3, Y0, (R8)
+	ADDQ       CX, R8
+	VPMOVSXWD  X8, Y3
+	VCVTDQ2PS  Y3, Y3
+	VMULPS     Y1, Y3, Y3
+	VMASKMOVPS Y3, Y0, (R8)
+	ADDQ       CX, R8
+	VPMOVSXWD  X10, Y3
+	VCVTDQ2PS  Y3, Y3
+	VMULPS     Y1, Y3, Y3
+	VMASKMOVPS Y3, Y0, (R8)
+	ADDQ       CX, R8
+	VPMOVSXWD  X2, Y2
+	VCVTDQ2PS  Y2, Y2
+	VMULPS     Y1, Y2, Y2
+	VMASKMOVPS Y2, Y0, (R8)
+	ADDQ       CX, R8
+	SUBQ       $0x00000008, DI
+	JLE        done302
+	MOVQ       $0x00000008, R9
+	MOVQ       DI, R8
+	CMPQ       DI, R9
+	CMOVQGT    R9, R8
+	CMOVQLT    R9, DI
+	LEAQ       (DX)(R8*1), DX
+	IMULQ      CX, R8
+	ADDQ       R8, AX
+	JMP        columns301
+
+done302:
+end298:
+	VZEROUPPER
+	RET
+
+// func widenQ8AVX2(dst *float32, src *byte, scales *float32, rows int, cols int)
+// Requires: AVX, AVX2
+TEXT ·widenQ8AVX2(SB), NOSPLIT, $0-40
+	// dst[j,c] = scales[j]*src[j,c]
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ scales+16(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ cols+32(FP), SI
+
+row303:
+	VBROADCASTSS (DX), Y0
+	MOVQ         SI, DI
+
+columns304:
+	CMPQ      DI, $0x00000008
+	JL        last305
+	VPMOVSXBD (CX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	ADDQ      $0x00000008, CX
+	ADDQ      $0x00000020, AX
+	SUBQ      $0x00000008, DI
+	JMP       columns304
+
+last305:
+	TESTQ     DI, DI
+	JZ        next306
+	SUBQ      $0x00000008, DI
+	ADDQ      DI, CX
+	LEAQ      (AX)(DI*4), AX
+	VPMOVSXBD (CX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, (AX)
+	ADDQ      $0x00000008, CX
+	ADDQ      $0x00000020, AX
+
+next306:
+	ADDQ $0x00000004, DX
+	DECQ BX
+	JNZ  row303
+	VZEROUPPER
+	RET
+
+// func magnitudeAVX2(x *float32, n int) float32
+// Requires: AVX, AVX2, SSE
+TEXT ·magnitudeAVX2(SB), NOSPLIT, $0-20
+	// The largest |x|, or a NaN.
+	VXORPS       Y0, Y0, Y0
+	MOVL         $0x7fffffff, AX
+	VMOVD        AX, X1
+	VPBROADCASTD X1, Y1
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+
+loop307:
+	CMPQ    CX, $0x00000008
+	JL      rest308
+	VMOVUPS (AX), Y2
+	VPAND   Y2, Y1, Y2
+	VPMAXSD Y0, Y2, Y0
+	ADDQ    $0x00000020, AX
+	SUBQ    $0x00000008, CX
+	JMP     loop307
+
+rest308:
+	TESTQ      CX, CX
+	JZ         done309
+	LEAQ       laneMasks<>+0(SB), DX
+	NEGQ       CX
+	VMOVUPS    32(DX)(CX*4), Y2
+	VMASKMOVPS (AX), Y2, Y2
+	VPAND      Y2, Y1, Y1
+	VPMAXSD    Y0, Y1, Y0
+
+done309:
+	VEXTRACTF128 $0x01, Y0, X1
+	VPMAXSD      X0, X1, X1
+	VPSHUFD      $0x4e, X1, X0
+	VPMAXSD      X0, X1, X1
+	VPSHUFD      $0xb1, X1, X0
+	VPMAXSD      X0, X1, X1
+	MOVSS        X1, ret+16(FP)
+	VZEROUPPER
+	RET
+
+// func roundQ8AVX2(dst *byte, src *float32, scale float32, n int)
+// Requires: AVX, AVX2, SSE
+TEXT ·roundQ8AVX2(SB), NOSPLIT, $0-32
+	// dst = round(src/scale) within +-127
+	MOVSS        scale+16(FP), X0
+	VBROADCASTSS X0, Y0
+	MOVL         $0x42fe0000, AX
+	VMOVD        AX, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0xc2fe0000, AX
+	VMOVD        AX, X2
+	VPBROADCASTD X2, Y2
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+24(FP), DX
+
+loop310:
+	VMOVUPS      (CX), Y3
+	VDIVPS       Y0, Y3, Y3
+	VMINPS       Y1, Y3, Y3
+	VMAXPS       Y2, Y3, Y3
+	VCVTPS2DQ    Y3, Y3
+	VMOVUPS      32(CX), Y4
+	VDIVPS       Y0, Y4, Y4
+	VMINPS       Y1, Y4, Y4
+	VMAXPS       Y2, Y4, Y4
+	VCVTPS2DQ    Y4, Y4
+	VPACKSSDW    Y4, Y3, Y3
+	VPERMQ       $0xd8, Y3, Y3
+	VEXTRACTF128 $0x01, Y3, X4
+	VPACKSSWB    X4, X3, X4
+	VMOVDQU      X4, (AX)
+	ADDQ         $0x00000010, AX
+	ADDQ         $0x00000040, CX
+	SUBQ         $0x00000010, DX
+	JNZ          loop310
+	VZEROUPPER
+	RET
+
+// func penaliseTileAVX2(s *float32, lds int, n int, low *float32, level *float32, field *float32, slope float32, rowMax *float32, count int) float32
+// Requires: AVX, AVX2, SSE
+TEXT ·penaliseTileAVX2(SB), NOSPLIT, $0-76
+	// penalise for n rows, the maximum of each row, and the least penalty of the first
+	MOVQ         s+0(FP), AX
+	MOVQ         lds+8(FP), CX
+	MOVQ         low+24(FP), DX
+	MOVQ         level+32(FP), BX
+	MOVQ         count+64(FP), SI
+	MOVSS        slope+48(FP), X0
+	VBROADCASTSS X0, Y0
+	VMOVUPS      infinity<>+0(SB), Y1
+
+strip311:
+	CMPQ         SI, $0x00000020
+	JL           narrower312
+	MOVQ         field+40(FP), DI
+	VBROADCASTSS (DI), Y2
+	VMOVUPS      (DX), Y3
+	VMOVUPS      (BX), Y4
+	VMINPS       Y3, Y2, Y5
+	VSUBPS       Y5, Y4, Y5
+	VMAXPS       zero<>+0(SB), Y5, Y5
+	VMINPS       largest<>+0(SB), Y5, Y5
+	VMULPS       Y0, Y5, Y5
+	VCMPPS       $0x00, infinity<>+0(SB), Y4, Y6
+	VBLENDVPS    Y6, infinity<>+0(SB), Y5, Y5
+	VMINPS       Y1, Y5, Y1
+	VMOVUPS      32(DX), Y5
+	VMOVUPS      32(BX), Y6
+	VMINPS       Y5, Y2, Y7
+	VSUBPS       Y7, Y6, Y7
+	VMAXPS       zero<>+0(SB), Y7, Y7
+	VMINPS       largest<>+0(SB), Y7, Y7
+	VMULPS       Y0, Y7, Y7
+	VCMPPS       $0x00, infinity<>+0(SB), Y6, Y8
+	VBLENDVPS    Y8, infinity<>+0(SB), Y7, Y7
+	VMINPS       Y1, Y7, Y1
+	VMOVUPS      64(DX), Y7
+	VMOVUPS      64(BX), Y8
+	VMINPS       Y7, Y2, Y9
+	VSUBPS       Y9, Y8, Y9
+	VMAXPS       zero<>+0(SB), Y9, Y9
+	VMINPS       largest<>+0(SB), Y9, Y9
+	VMULPS       Y0, Y9, Y9
+	VCMPPS       $0x00, infinity<>+0(SB), Y8, Y10
+	VBLENDVPS    Y10, infinity<>+0(SB), Y9, Y9
+	VMINPS       Y1, Y9, Y1
+	VMOVUPS      96(DX), Y9
+	VMOVUPS      96(BX), Y10
+	VMINPS       Y9, Y2, Y2
+	VSUBPS       Y2, Y10, Y2
+	VMAXPS       zero<>+0(SB), Y2, Y2
+	VMINPS       largest<>+0(SB), Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VCMPPS       $0x00, infinity<>+0(SB), Y10, Y11
+	VBLENDVPS    Y11, infinity<>+0(SB), Y2, Y2
+	VMINPS       Y1, Y2, Y1
+	MOVQ         n+16(FP), R9
+	MOVQ         rowMax+56(FP), R10
+	MOVQ         AX, R8
+
+row313:
+	VBROADCASTSS (DI), Y2
+	VMOVUPS      negInfinity<>+0(SB), Y11
+	VMINPS       Y3, Y2, Y3
+	VSUBPS       Y3, Y4, Y12
+	VMAXPS       zero<>+0(SB), Y12, Y12
+	VMINPS       largest<>+0(SB), Y12, Y12
+	VMULPS       Y0, Y12, Y12
+	VMOVUPS      (R8), Y13
+	VSUBPS       Y12, Y13, Y13
+	VCMPPS       $0x00, infinity<>+0(SB), Y4, Y12
+	VBLENDVPS    Y12, negInfinity<>+0(SB), Y13, Y13
+	VMOVUPS      Y13, (R8)
+	VMAXPS       Y11, Y13, Y11
+	VMINPS       Y5, Y2, Y5
+	VSUBPS       Y5, Y6, Y12
+	VMAXPS       zero<>+0(SB), Y12, Y12
+	VMINPS       largest<>+0(SB), Y12, Y12
+	VMULPS       Y0, Y12, Y12
+	VMOVUPS      32(R8), Y13
+	VSUBPS       Y12, Y13, Y13
+	VCMPPS       $0x00, infinity<>+0(SB), Y6, Y12
+	VBLENDVPS    Y12, negInfinity<>+0(SB), Y13, Y13
+	VMOVUPS      Y13, 32(R8)
+	VMAXPS       Y11, Y13, Y11
+	VMINPS       Y7, Y2, Y7
+	VSUBPS       Y7, Y8, Y12
+	VMAXPS       zero<>+0(SB), Y12, Y12
+	VMINPS       largest<>+0(SB), Y12, Y12
+	VMULPS       Y0, Y12, Y12
+	VMOVUPS      64(R8), Y13
+	VSUBPS       Y12, Y13, Y13
+	VCMPPS       $0x00, infinity<>+0(SB), Y8, Y12
+	VBLENDVPS    Y12, negInfinity<>+0(SB), Y13, Y13
+	VMOVUPS      Y13, 64(R8)
+	VMAXPS       Y11, Y13, Y11
+	VMINPS       Y9, Y2, Y9
+	VSUBPS       Y9, Y10, Y2
+	VMAXPS       zero<>+0(SB), Y2, Y2
+	VMINPS       largest<>+0(SB), Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      96(R8), Y12
+	VSUBPS       Y2, Y12, Y12
+	VCMPPS       $0x00, infinity<>+0(SB), Y10, Y2
+	VBLENDVPS    Y2, negInfinity<>+0(SB), Y12, Y12
+	VMOVUPS      Y12, 96(R8)
+	VMAXPS       Y11, Y12, Y11
+	VEXTRACTF128 $0x01, Y11, X2
+	VMAXPS       X11, X2, X2
+	VPERMILPS    $0x4e, X2, X11
+	VMAXPS       X11, X2, X2
+	VPERMILPS    $0xb1, X2, X11
+	VMAXPS       X11, X2, X2
+	VMAXSS       (R10), X2, X2
+	VMOVSS       X2, (R10)
+	ADDQ         CX, R8
+	ADDQ         $0x00000004, DI
+	ADDQ         $0x00000004, R10
+	DECQ         R9
+	JNZ          row313
+	VMOVUPS      Y3, (DX)
+	VMOVUPS      Y5, 32(DX)
+	VMOVUPS      Y7, 64(DX)
+	VMOVUPS      Y9, 96(DX)
+	ADDQ         $0x00000080, AX
+	ADDQ         $0x00000080, DX
+	ADDQ         $0x00000080, BX
+	SUBQ         $0x00000020, SI
+	JMP          strip311
+
+narrower312:
+strip314:
+	CMPQ         SI, $0x00000008
+	JL           narrower315
+	MOVQ         field+40(FP), DI
+	VBROADCASTSS (DI), Y2
+	VMOVUPS      (DX), Y3
+	VMOVUPS      (BX), Y4
+	VMINPS       Y3, Y2, Y2
+	VSUBPS       Y2, Y4, Y2
+	VMAXPS       zero<>+0(SB), Y2, Y2
+	VMINPS       largest<>+0(SB), Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VCMPPS       $0x00, infinity<>+0(SB), Y4, Y5
+	VBLENDVPS    Y5, infinity<>+0(SB), Y2, Y2
+	VMINPS       Y1, Y2, Y1
+	MOVQ         n+16(FP), R9
+	MOVQ         rowMax+56(FP), R10
+	MOVQ         AX, R8
+
+row316:
+	VBROADCASTSS (DI), Y2
+	VMOVUPS      negInfinity<>+0(SB), Y5
+	VMINPS       Y3, Y2, Y3
+	VSUBPS       Y3, Y4, Y2
+	VMAXPS       zero<>+0(SB), Y2, Y2
+	VMINPS       largest<>+0(SB), Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      (R8), Y6
+	VSUBPS       Y2, Y6, Y6
+	VCMPPS       $0x00, infinity<>+0(SB), Y4, Y2
+	VBLENDVPS    Y2, negInfinity<>+0(SB), Y6, Y6
+	VMOVUPS      Y6, (R8)
+	VMAXPS       Y5, Y6, Y5
+	VEXTRACTF128 $0x01, Y5, X2
+	VMAXPS       X5, X2, X2
+	VPERMILPS    $0x4e, X2, X5
+	VMAXPS       X5, X2, X2
+	VPERMILPS    $0xb1, X2, X5
+	VMAXPS       X5, X2, X2
+	VMAXSS       (R10), X2, X2
+	VMOVSS       X2, (R10)
+	ADDQ         CX, R8
+	ADDQ         $0x00000004, DI
+	ADDQ         $0x00000004, R10
+	DECQ         R9
+	JNZ          row316
+	VMOVUPS      Y3, (DX)
+	ADDQ         $0x00000020, AX
+	ADDQ         $0x00000020, DX
+	ADDQ         $0x00000020, BX
+	SUBQ         $0x00000008, SI
+	JMP          strip314
+
+narrower315:
+	TESTQ        SI, SI
+	JZ           done317
+	LEAQ         laneMasks<>+0(SB), DI
+	NEGQ         SI
+	VMOVUPS      32(DI)(SI*4), Y2
+	MOVQ         field+40(FP), SI
+	VBROADCASTSS (SI), Y3
+	VMASKMOVPS   (DX), Y2, Y4
+	VMASKMOVPS   (BX), Y2, Y5
+	VMOVUPS      infinity<>+0(SB), Y6
+	VBLENDVPS    Y2, Y5, Y6, Y5
+	VMINPS       Y4, Y3, Y3
+	VSUBPS       Y3, Y5, Y3
+	VMAXPS       zero<>+0(SB), Y3, Y3
+	VMINPS       largest<>+0(SB), Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VCMPPS       $0x00, infinity<>+0(SB), Y5, Y6
+	VBLENDVPS    Y6, infinity<>+0(SB), Y3, Y3
+	VMINPS       Y1, Y3, Y1
+	MOVQ         n+16(FP), BX
+	MOVQ         rowMax+56(FP), DI
+
+row318:
+	VBROADCASTSS (SI), Y3
+	VMOVUPS      negInfinity<>+0(SB), Y6
+	VMINPS       Y4, Y3, Y4
+	VSUBPS       Y4, Y5, Y3
+	VMAXPS       zero<>+0(SB), Y3, Y3
+	VMINPS       largest<>+0(SB), Y3, Y3
+	VMULPS       Y0, Y3, Y3
+	VMASKMOVPS   (AX), Y2, Y7
+	VSUBPS       Y3, Y7, Y7
+	VCMPPS       $0x00, infinity<>+0(SB), Y5, Y3
+	VBLENDVPS    Y3, negInfinity<>+0(SB), Y7, Y7
+	VMASKMOVPS   Y7, Y2, (AX)
+	VMAXPS       Y6, Y7, Y6
+	VEXTRACTF128 $0x01, Y6, X3
+	VMAXPS       X6, X3, X3
+	VPERMILPS    $0x4e, X3, X6
+	VMAXPS       X6, X3, X3
+	VPERMILPS    $0xb1, X3, X6
+	VMAXPS       X6, X3, X3
+	VMAXSS       (DI), X3, X3
+	VMOVSS       X3, (DI)
+	ADDQ         CX, AX
+	ADDQ         $0x00000004, SI
+	ADDQ         $0x00000004, DI
+	DECQ         BX
+	JNZ          row318
+	VMASKMOVPS   Y4, Y2, (DX)
+
+done317:
+	VXORPS       signBit<>+0(SB), Y1, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VMAXPS       X0, X1, X1
+	VPERMILPS    $0x4e, X1, X0
+	VMAXPS       X0, X1, X1
+	VPERMILPS    $0xb1, X1, X0
+	VMAXPS       X0, X1, X1
+	VXORPS       signBit<>+0(SB), X1, X1
+	MOVSS        X1, ret+72(FP)
+	VZEROUPPER
+	RET
+
+// func expSumTileAVX2(s *float32, lds int, n int, width int, max *float32, sum *float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·expSumTileAVX2(SB), NOSPLIT, $0-48
+	// s[t] = exp(s[t]-max[t]); sum[t] += their sum
+	MOVQ    s+0(FP), AX
+	MOVQ    n+16(FP), CX
+	MOVQ    max+32(FP), DX
+	MOVQ    sum+40(FP), BX
+	MOVQ    width+24(FP), SI
+	ANDQ    $+7, SI
+	LEAQ    laneMasks<>+0(SB), DI
+	MOVQ    SI, R8
+	NEGQ    R8
+	VMOVUPS 32(DI)(R8*4), Y0
+
+row319:
+	VXORPS       Y2, Y2, Y2
+	VBROADCASTSS (DX), Y1
+	VCMPPS       $0x00, negInfinity<>+0(SB), Y1, Y3
+	VBLENDVPS    Y3, infinity<>+0(SB), Y1, Y1
+	MOVQ         width+24(FP), R8
+	MOVQ         AX, DI
+
+loop320:
+	CMPQ         R8, $0x00000008
+	JL           rest321
+	VMOVUPS      (DI), Y3
+	VXORPS       Y4, Y4, Y4
+	VSUBPS       Y1, Y3, Y3
+	VMOVUPS      expLow<>+0(SB), Y4
+	VMAXPS       Y3, Y4, Y4
+	VMOVUPS      expHigh<>+0(SB), Y6
+	VMINPS       Y4, Y6, Y6
+	VMULPS       log2e<>+0(SB), Y6, Y5
+	VROUNDPS     $0x00, Y5, Y5
+	VFNMADD231PS ln2High<>+0(SB), Y5, Y6
+	VFNMADD231PS ln2Low<>+0(SB), Y5, Y6
+	VMOVUPS      expC0<>+0(SB), Y7
+	VFMADD213PS  expC1<>+0(SB), Y6, Y7
+	VFMADD213PS  expC2<>+0(SB), Y6, Y7
+	VFMADD213PS  expC3<>+0(SB), Y6, Y7
+	VFMADD213PS  expC4<>+0(SB), Y6, Y7
+	VFMADD213PS  expC5<>+0(SB), Y6, Y7
+	VMULPS       Y6, Y6, Y4
+	VFMADD213PS  Y6, Y4, Y7
+	VADDPS       one<>+0(SB), Y7, Y7
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y4
+	VPSUBD       Y4, Y5, Y5
+	VPADDD       bias<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y7, Y7
+	VPADDD       bias<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VCMPPS       $0x05, expLow<>+0(SB), Y3, Y3
+	VANDPS       Y3, Y7, Y7
+	VMOVUPS      Y7, (DI)
+	VADDPS       Y7, Y2, Y2
+	ADDQ         $0x00000020, DI
+	SUBQ         $0x00000008, R8
+	JMP          loop320
+
+rest321:
+	TESTQ        SI, SI
+	JZ           sum322
+	VMASKMOVPS   (DI), Y0, Y3
+	VXORPS       Y4, Y4, Y4
+	VSUBPS       Y1, Y3, Y3
+	VMOVUPS      expLow<>+0(SB), Y1
+	VMAXPS       Y3, Y1, Y1
+	VMOVUPS      expHigh<>+0(SB), Y6
+	VMINPS       Y1, Y6, Y6
+	VMULPS       log2e<>+0(SB), Y6, Y5
+	VROUNDPS     $0x00, Y5, Y5
+	VFNMADD231PS ln2High<>+0(SB), Y5, Y6
+	VFNMADD231PS ln2Low<>+0(SB), Y5, Y6
+	VMOVUPS      expC0<>+0(SB), Y7
+	VFMADD213PS  expC1<>+0(SB), Y6, Y7
+	VFMADD213PS  expC2<>+0(SB), Y6, Y7
+	VFMADD213PS  expC3<>+0(SB), Y6, Y7
+	VFMADD213PS  expC4<>+0(SB), Y6, Y7
+	VFMADD213PS  expC5<>+0(SB), Y6, Y7
+	VMULPS       Y6, Y6, Y1
+	VFMADD213PS  Y6, Y1, Y7
+	VADDPS       one<>+0(SB), Y7, Y7
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y1
+	VPSUBD       Y1, Y5, Y5
+	VPADDD       bias<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y1, Y7, Y7
+	VPADDD       bias<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VCMPPS       $0x05, expLow<>+0(SB), Y3, Y1
+	VANDPS       Y1, Y7, Y7
+	VBLENDVPS    Y0, Y7, Y4, Y7
+	VMASKMOVPS   Y7, Y0, (DI)
+	VADDPS       Y7, Y2, Y2
+
+sum322:
+	VSHUFPS      $0xdd, Y2, Y2, Y1
+	VSHUFPS      $0x88, Y2, Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VSHUFPS      $0xdd, Y2, Y2, Y1
+	VSHUFPS      $0x88, Y2, Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VEXTRACTF128 $0x01, Y2, X1
+	VADDPS       X2, X1, X1
+	VADDSS       (BX), X1, X1
+	VMOVSS       X1, (BX)
+	MOVQ         lds+8(FP), DI
+	ADDQ         DI, AX
+	ADDQ         $0x00000004, DX
+	ADDQ         $0x00000004, BX
+	DECQ         CX
+	JNZ          row319
 	VZEROUPPER
 	RET
 
 // func gemvF32AVX512(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL, MMX+, SSE
+// Requires: AVX, AVX2, AVX512DQ, AVX512F, AVX512VL, MMX+, SSE
 TEXT ·gemvF32AVX512(SB), NOSPLIT, $0-64
 	// y[r] = scale * sum of w[r,c]*x[c]
 	MOVQ         y+0(FP), AX
@@ -3665,26 +6141,26 @@ TEXT ·gemvF32AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four164:
+four323:
 	CMPQ   BX, $0x00000004
-	JL     one165
+	JL     one324
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
 	LEAQ   (R11)(R9*1), R9
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair167:
+pair326:
 	CMPQ        R12, SI
-	JGE         single168
+	JGE         single327
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -3710,11 +6186,11 @@ pair167:
 	VMOVUPS     64(R9)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000080, R12
-	JMP         pair167
+	JMP         pair326
 
-single168:
+single327:
 	CMPQ        R12, DI
-	JGE         rest169
+	JGE         rest328
 	VMOVUPS     (DX)(R12*1), Z9
 	VMOVUPS     (CX)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z1
@@ -3726,9 +6202,9 @@ single168:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000040, R12
 
-rest169:
+rest328:
 	TESTQ       R8, R8
-	JZ          sum170
+	JZ          sum329
 	VMOVUPS.Z   (DX)(R12*1), K1, Z9
 	VMOVUPS.Z   (CX)(R12*1), K1, Z10
 	VFMADD231PS Z10, Z9, Z2
@@ -3739,99 +6215,99 @@ rest169:
 	VMOVUPS.Z   (R9)(R12*1), K1, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum170:
+sum329:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
 	VADDPS        Z8, Z7, Z7
 	MOVQ          stride+16(FP), R9
-	VEXTRACTF64X4 $0x01, Z1, Y9
-	VADDPS        Y1, Y9, Y9
-	VEXTRACTF64X4 $0x01, Z3, Y10
-	VADDPS        Y3, Y10, Y10
-	VEXTRACTF64X4 $0x01, Z5, Y13
-	VADDPS        Y5, Y13, Y13
-	VEXTRACTF64X4 $0x01, Z7, Y14
-	VADDPS        Y7, Y14, Y14
-	VSHUFPS       $0xdd, Y10, Y9, Y15
-	VSHUFPS       $0x88, Y10, Y9, Y9
-	VADDPS        Y15, Y9, Y9
-	VSHUFPS       $0xdd, Y14, Y13, Y15
-	VSHUFPS       $0x88, Y14, Y13, Y10
-	VADDPS        Y15, Y10, Y10
-	VSHUFPS       $0xdd, Y10, Y9, Y13
-	VSHUFPS       $0x88, Y10, Y9, Y9
-	VADDPS        Y13, Y9, Y9
-	VEXTRACTF32X4 $0x01, Y9, X10
-	VADDPS        X9, X10, X10
-	VMULPS        X0, X10, X10
-	VMOVUPS       X10, (AX)
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VADDPS        Y1, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z3, Y1
+	VADDPS        Y3, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z5, Y3
+	VADDPS        Y5, Y3, Y3
+	VEXTRACTF64X4 $0x01, Z7, Y4
+	VADDPS        Y7, Y4, Y4
+	VSHUFPS       $0xdd, Y1, Y2, Y5
+	VSHUFPS       $0x88, Y1, Y2, Y2
+	VADDPS        Y5, Y2, Y2
+	VSHUFPS       $0xdd, Y4, Y3, Y5
+	VSHUFPS       $0x88, Y4, Y3, Y1
+	VADDPS        Y5, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y2, Y3
+	VSHUFPS       $0x88, Y1, Y2, Y2
+	VADDPS        Y3, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VADDPS        X2, X1, X1
+	VMULPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four164
+	JMP           four323
 
-one165:
+one324:
 	TESTQ  BX, BX
-	JZ     done166
+	JZ     done325
 	MOVQ   stride+16(FP), R9
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
 	XORQ   R9, R9
 
-pair171:
+pair330:
 	CMPQ        R9, SI
-	JGE         single172
-	VMOVUPS     (DX)(R9*1), Z1
-	VMOVUPS     (CX)(R9*1), Z2
-	VFMADD231PS Z2, Z1, Z11
-	VMOVUPS     64(DX)(R9*1), Z1
-	VMOVUPS     64(CX)(R9*1), Z2
-	VFMADD231PS Z2, Z1, Z12
+	JGE         single331
+	VMOVUPS     (DX)(R9*1), Z3
+	VMOVUPS     (CX)(R9*1), Z4
+	VFMADD231PS Z4, Z3, Z1
+	VMOVUPS     64(DX)(R9*1), Z3
+	VMOVUPS     64(CX)(R9*1), Z4
+	VFMADD231PS Z4, Z3, Z2
 	ADDQ        $0x00000080, R9
-	JMP         pair171
+	JMP         pair330
 
-single172:
+single331:
 	CMPQ        R9, DI
-	JGE         rest173
-	VMOVUPS     (DX)(R9*1), Z1
-	VMOVUPS     (CX)(R9*1), Z2
-	VFMADD231PS Z2, Z1, Z11
+	JGE         rest332
+	VMOVUPS     (DX)(R9*1), Z3
+	VMOVUPS     (CX)(R9*1), Z4
+	VFMADD231PS Z4, Z3, Z1
 	ADDQ        $0x00000040, R9
 
-rest173:
+rest332:
 	TESTQ       R8, R8
-	JZ          sum174
-	VMOVUPS.Z   (DX)(R9*1), K1, Z1
-	VMOVUPS.Z   (CX)(R9*1), K1, Z2
-	VFMADD231PS Z2, Z1, Z12
+	JZ          sum333
+	VMOVUPS.Z   (DX)(R9*1), K1, Z3
+	VMOVUPS.Z   (CX)(R9*1), K1, Z4
+	VFMADD231PS Z4, Z3, Z2
 
-sum174:
-	VADDPS        Z12, Z11, Z11
+sum333:
+	VADDPS        Z2, Z1, Z1
 	MOVQ          stride+16(FP), R9
-	VEXTRACTF64X4 $0x01, Z11, Y1
-	VADDPS        Y11, Y1, Y1
-	VSHUFPS       $0xdd, Y1, Y1, Y2
-	VSHUFPS       $0x88, Y1, Y1, Y1
-	VADDPS        Y2, Y1, Y1
-	VSHUFPS       $0xdd, Y1, Y1, Y2
-	VSHUFPS       $0x88, Y1, Y1, Y1
-	VADDPS        Y2, Y1, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X1, X2, X2
-	VMULPS        X0, X2, X2
-	VMOVSS        X2, (AX)
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VADDPS        X2, X1, X1
+	VMULPS        X0, X1, X1
+	VMOVSS        X1, (AX)
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one165
+	JMP           one324
 
-done166:
+done325:
 	VZEROUPPER
 	RET
 
 // func gemvF16AVX512(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
-// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VL, MMX+, SSE
+// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VL, MMX+, SSE
 TEXT ·gemvF16AVX512(SB), NOSPLIT, $0-64
 	// y[r] = scale * sum of w[r,c]*x[c]
 	MOVQ         y+0(FP), AX
@@ -3851,26 +6327,26 @@ TEXT ·gemvF16AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four175:
+four334:
 	CMPQ   BX, $0x00000004
-	JL     one176
+	JL     one335
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
 	LEAQ   (R11)(R9*1), R9
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair178:
+pair337:
 	CMPQ        R12, SI
-	JGE         single179
+	JGE         single338
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -3896,11 +6372,11 @@ pair178:
 	VCVTPH2PS   32(R9)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000040, R12
-	JMP         pair178
+	JMP         pair337
 
-single179:
+single338:
 	CMPQ        R12, DI
-	JGE         rest180
+	JGE         rest339
 	VMOVUPS     (DX)(R12*2), Z9
 	VCVTPH2PS   (CX)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z1
@@ -3912,9 +6388,9 @@ single179:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000020, R12
 
-rest180:
+rest339:
 	TESTQ       R8, R8
-	JZ          sum181
+	JZ          sum340
 	VMOVUPS.Z   (DX)(R12*2), K1, Z9
 	VMOVDQU16.Z (CX)(R12*1), K1, Y10
 	VCVTPH2PS   Y10, Z10
@@ -3929,100 +6405,100 @@ rest180:
 	VCVTPH2PS   Y10, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum181:
+sum340:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
 	VADDPS        Z8, Z7, Z7
 	MOVQ          stride+16(FP), R9
-	VEXTRACTF64X4 $0x01, Z1, Y9
-	VADDPS        Y1, Y9, Y9
-	VEXTRACTF64X4 $0x01, Z3, Y10
-	VADDPS        Y3, Y10, Y10
-	VEXTRACTF64X4 $0x01, Z5, Y13
-	VADDPS        Y5, Y13, Y13
-	VEXTRACTF64X4 $0x01, Z7, Y14
-	VADDPS        Y7, Y14, Y14
-	VSHUFPS       $0xdd, Y10, Y9, Y15
-	VSHUFPS       $0x88, Y10, Y9, Y9
-	VADDPS        Y15, Y9, Y9
-	VSHUFPS       $0xdd, Y14, Y13, Y15
-	VSHUFPS       $0x88, Y14, Y13, Y10
-	VADDPS        Y15, Y10, Y10
-	VSHUFPS       $0xdd, Y10, Y9, Y13
-	VSHUFPS       $0x88, Y10, Y9, Y9
-	VADDPS        Y13, Y9, Y9
-	VEXTRACTF32X4 $0x01, Y9, X10
-	VADDPS        X9, X10, X10
-	VMULPS        X0, X10, X10
-	VMOVUPS       X10, (AX)
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VADDPS        Y1, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z3, Y1
+	VADDPS        Y3, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z5, Y3
+	VADDPS        Y5, Y3, Y3
+	VEXTRACTF64X4 $0x01, Z7, Y4
+	VADDPS        Y7, Y4, Y4
+	VSHUFPS       $0xdd, Y1, Y2, Y5
+	VSHUFPS       $0x88, Y1, Y2, Y2
+	VADDPS        Y5, Y2, Y2
+	VSHUFPS       $0xdd, Y4, Y3, Y5
+	VSHUFPS       $0x88, Y4, Y3, Y1
+	VADDPS        Y5, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y2, Y3
+	VSHUFPS       $0x88, Y1, Y2, Y2
+	VADDPS        Y3, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VADDPS        X2, X1, X1
+	VMULPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four175
+	JMP           four334
 
-one176:
+one335:
 	TESTQ  BX, BX
-	JZ     done177
+	JZ     done336
 	MOVQ   stride+16(FP), R9
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
 	XORQ   R9, R9
 
-pair182:
+pair341:
 	CMPQ        R9, SI
-	JGE         single183
-	VMOVUPS     (DX)(R9*2), Z1
-	VCVTPH2PS   (CX)(R9*1), Z2
-	VFMADD231PS Z2, Z1, Z11
-	VMOVUPS     64(DX)(R9*2), Z1
-	VCVTPH2PS   32(CX)(R9*1), Z2
-	VFMADD231PS Z2, Z1, Z12
+	JGE         single342
+	VMOVUPS     (DX)(R9*2), Z3
+	VCVTPH2PS   (CX)(R9*1), Z4
+	VFMADD231PS Z4, Z3, Z1
+	VMOVUPS     64(DX)(R9*2), Z3
+	VCVTPH2PS   32(CX)(R9*1), Z4
+	VFMADD231PS Z4, Z3, Z2
 	ADDQ        $0x00000040, R9
-	JMP         pair182
+	JMP         pair341
 
-single183:
+single342:
 	CMPQ        R9, DI
-	JGE         rest184
-	VMOVUPS     (DX)(R9*2), Z1
-	VCVTPH2PS   (CX)(R9*1), Z2
-	VFMADD231PS Z2, Z1, Z11
+	JGE         rest343
+	VMOVUPS     (DX)(R9*2), Z3
+	VCVTPH2PS   (CX)(R9*1), Z4
+	VFMADD231PS Z4, Z3, Z1
 	ADDQ        $0x00000020, R9
 
-rest184:
+rest343:
 	TESTQ       R8, R8
-	JZ          sum185
-	VMOVUPS.Z   (DX)(R9*2), K1, Z1
-	VMOVDQU16.Z (CX)(R9*1), K1, Y2
-	VCVTPH2PS   Y2, Z2
-	VFMADD231PS Z2, Z1, Z12
+	JZ          sum344
+	VMOVUPS.Z   (DX)(R9*2), K1, Z3
+	VMOVDQU16.Z (CX)(R9*1), K1, Y4
+	VCVTPH2PS   Y4, Z4
+	VFMADD231PS Z4, Z3, Z2
 
-sum185:
-	VADDPS        Z12, Z11, Z11
+sum344:
+	VADDPS        Z2, Z1, Z1
 	MOVQ          stride+16(FP), R9
-	VEXTRACTF64X4 $0x01, Z11, Y1
-	VADDPS        Y11, Y1, Y1
-	VSHUFPS       $0xdd, Y1, Y1, Y2
-	VSHUFPS       $0x88, Y1, Y1, Y1
-	VADDPS        Y2, Y1, Y1
-	VSHUFPS       $0xdd, Y1, Y1, Y2
-	VSHUFPS       $0x88, Y1, Y1, Y1
-	VADDPS        Y2, Y1, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X1, X2, X2
-	VMULPS        X0, X2, X2
-	VMOVSS        X2, (AX)
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VADDPS        X2, X1, X1
+	VMULPS        X0, X1, X1
+	VMOVSS        X1, (AX)
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one176
+	JMP           one335
 
-done177:
+done336:
 	VZEROUPPER
 	RET
 
 // func gemvBF16AVX512(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL, MMX+, SSE
+// Requires: AVX, AVX2, AVX512DQ, AVX512F, AVX512VL, MMX+, SSE
 TEXT ·gemvBF16AVX512(SB), NOSPLIT, $0-64
 	// y[r] = scale * sum of w[r,c]*x[c]
 	MOVQ         y+0(FP), AX
@@ -4042,26 +6518,26 @@ TEXT ·gemvBF16AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four186:
+four345:
 	CMPQ   BX, $0x00000004
-	JL     one187
+	JL     one346
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
 	LEAQ   (R11)(R9*1), R9
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair189:
+pair348:
 	CMPQ        R12, SI
-	JGE         single190
+	JGE         single349
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -4095,11 +6571,11 @@ pair189:
 	VPSLLD      $0x10, Z10, Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000040, R12
-	JMP         pair189
+	JMP         pair348
 
-single190:
+single349:
 	CMPQ        R12, DI
-	JGE         rest191
+	JGE         rest350
 	VMOVUPS     (DX)(R12*2), Z9
 	VPMOVZXWD   (CX)(R12*1), Z10
 	VPSLLD      $0x10, Z10, Z10
@@ -4115,9 +6591,9 @@ single190:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000020, R12
 
-rest191:
+rest350:
 	TESTQ       R8, R8
-	JZ          sum192
+	JZ          sum351
 	VMOVUPS.Z   (DX)(R12*2), K1, Z9
 	VPMOVZXWD.Z (CX)(R12*1), K1, Z10
 	VPSLLD      $0x10, Z10, Z10
@@ -4132,103 +6608,309 @@ rest191:
 	VPSLLD      $0x10, Z10, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum192:
+sum351:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
 	VADDPS        Z8, Z7, Z7
 	MOVQ          stride+16(FP), R9
-	VEXTRACTF64X4 $0x01, Z1, Y9
-	VADDPS        Y1, Y9, Y9
-	VEXTRACTF64X4 $0x01, Z3, Y10
-	VADDPS        Y3, Y10, Y10
-	VEXTRACTF64X4 $0x01, Z5, Y13
-	VADDPS        Y5, Y13, Y13
-	VEXTRACTF64X4 $0x01, Z7, Y14
-	VADDPS        Y7, Y14, Y14
-	VSHUFPS       $0xdd, Y10, Y9, Y15
-	VSHUFPS       $0x88, Y10, Y9, Y9
-	VADDPS        Y15, Y9, Y9
-	VSHUFPS       $0xdd, Y14, Y13, Y15
-	VSHUFPS       $0x88, Y14, Y13, Y10
-	VADDPS        Y15, Y10, Y10
-	VSHUFPS       $0xdd, Y10, Y9, Y13
-	VSHUFPS       $0x88, Y10, Y9, Y9
-	VADDPS        Y13, Y9, Y9
-	VEXTRACTF32X4 $0x01, Y9, X10
-	VADDPS        X9, X10, X10
-	VMULPS        X0, X10, X10
-	VMOVUPS       X10, (AX)
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VADDPS        Y1, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z3, Y1
+	VADDPS        Y3, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z5, Y3
+	VADDPS        Y5, Y3, Y3
+	VEXTRACTF64X4 $0x01, Z7, Y4
+	VADDPS        Y7, Y4, Y4
+	VSHUFPS       $0xdd, Y1, Y2, Y5
+	VSHUFPS       $0x88, Y1, Y2, Y2
+	VADDPS        Y5, Y2, Y2
+	VSHUFPS       $0xdd, Y4, Y3, Y5
+	VSHUFPS       $0x88, Y4, Y3, Y1
+	VADDPS        Y5, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y2, Y3
+	VSHUFPS       $0x88, Y1, Y2, Y2
+	VADDPS        Y3, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VADDPS        X2, X1, X1
+	VMULPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four186
+	JMP           four345
 
-one187:
+one346:
 	TESTQ  BX, BX
-	JZ     done188
+	JZ     done347
 	MOVQ   stride+16(FP), R9
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
 	XORQ   R9, R9
 
-pair193:
+pair352:
 	CMPQ        R9, SI
-	JGE         single194
-	VMOVUPS     (DX)(R9*2), Z1
-	VPMOVZXWD   (CX)(R9*1), Z2
-	VPSLLD      $0x10, Z2, Z2
-	VFMADD231PS Z2, Z1, Z11
-	VMOVUPS     64(DX)(R9*2), Z1
-	VPMOVZXWD   32(CX)(R9*1), Z2
-	VPSLLD      $0x10, Z2, Z2
-	VFMADD231PS Z2, Z1, Z12
+	JGE         single353
+	VMOVUPS     (DX)(R9*2), Z3
+	VPMOVZXWD   (CX)(R9*1), Z4
+	VPSLLD      $0x10, Z4, Z4
+	VFMADD231PS Z4, Z3, Z1
+	VMOVUPS     64(DX)(R9*2), Z3
+	VPMOVZXWD   32(CX)(R9*1), Z4
+	VPSLLD      $0x10, Z4, Z4
+	VFMADD231PS Z4, Z3, Z2
 	ADDQ        $0x00000040, R9
-	JMP         pair193
+	JMP         pair352
 
-single194:
+single353:
 	CMPQ        R9, DI
-	JGE         rest195
-	VMOVUPS     (DX)(R9*2), Z1
-	VPMOVZXWD   (CX)(R9*1), Z2
-	VPSLLD      $0x10, Z2, Z2
-	VFMADD231PS Z2, Z1, Z11
+	JGE         rest354
+	VMOVUPS     (DX)(R9*2), Z3
+	VPMOVZXWD   (CX)(R9*1), Z4
+	VPSLLD      $0x10, Z4, Z4
+	VFMADD231PS Z4, Z3, Z1
 	ADDQ        $0x00000020, R9
 
-rest195:
+rest354:
 	TESTQ       R8, R8
-	JZ          sum196
-	VMOVUPS.Z   (DX)(R9*2), K1, Z1
-	VPMOVZXWD.Z (CX)(R9*1), K1, Z2
-	VPSLLD      $0x10, Z2, Z2
-	VFMADD231PS Z2, Z1, Z12
+	JZ          sum355
+	VMOVUPS.Z   (DX)(R9*2), K1, Z3
+	VPMOVZXWD.Z (CX)(R9*1), K1, Z4
+	VPSLLD      $0x10, Z4, Z4
+	VFMADD231PS Z4, Z3, Z2
 
-sum196:
-	VADDPS        Z12, Z11, Z11
+sum355:
+	VADDPS        Z2, Z1, Z1
 	MOVQ          stride+16(FP), R9
-	VEXTRACTF64X4 $0x01, Z11, Y1
-	VADDPS        Y11, Y1, Y1
-	VSHUFPS       $0xdd, Y1, Y1, Y2
-	VSHUFPS       $0x88, Y1, Y1, Y1
-	VADDPS        Y2, Y1, Y1
-	VSHUFPS       $0xdd, Y1, Y1, Y2
-	VSHUFPS       $0x88, Y1, Y1, Y1
-	VADDPS        Y2, Y1, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X1, X2, X2
-	VMULPS        X0, X2, X2
-	VMOVSS        X2, (AX)
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VADDPS        X2, X1, X1
+	VMULPS        X0, X1, X1
+	VMOVSS        X1, (AX)
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one187
+	JMP           one346
 
-done188:
+done347:
+	VZEROUPPER
+	RET
+
+// func gemvI8AVX512(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
+// Requires: AVX, AVX2, AVX512DQ, AVX512F, AVX512VL, MMX+, SSE
+TEXT ·gemvI8AVX512(SB), NOSPLIT, $0-64
+	// y[r] = scale * sum of w[r,c]*x[c]
+	MOVQ         y+0(FP), AX
+	MOVQ         w+8(FP), CX
+	MOVQ         x+24(FP), DX
+	MOVQ         rows+40(FP), BX
+	MOVSS        scale+48(FP), X0
+	VBROADCASTSS X0, X0
+	MOVQ         cols+32(FP), R8
+	MOVQ         R8, SI
+	ANDQ         $-32, SI
+	MOVQ         R8, DI
+	ANDQ         $-16, DI
+	ANDQ         $+15, R8
+	SHLQ         $0x00, SI
+	SHLQ         $0x00, DI
+	LEAQ         wordMasks<>+0(SB), R9
+	KMOVW        (R9)(R8*2), K1
+
+four356:
+	CMPQ   BX, $0x00000004
+	JL     one357
+	MOVQ   stride+16(FP), R9
+	LEAQ   (CX)(R9*1), R10
+	LEAQ   (R10)(R9*1), R11
+	LEAQ   (R11)(R9*1), R9
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	XORQ   R12, R12
+
+pair359:
+	CMPQ        R12, SI
+	JGE         single360
+	MOVQ        ahead+56(FP), R13
+	ADDQ        R12, R13
+	PREFETCHT0  (CX)(R13*1)
+	PREFETCHT0  (R10)(R13*1)
+	PREFETCHT0  (R11)(R13*1)
+	PREFETCHT0  (R9)(R13*1)
+	VMOVUPS     (DX)(R12*4), Z9
+	VPMOVSXBD   (CX)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z1
+	VPMOVSXBD   (R10)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z3
+	VPMOVSXBD   (R11)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z5
+	VPMOVSXBD   (R9)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z7
+	VMOVUPS     64(DX)(R12*4), Z9
+	VPMOVSXBD   16(CX)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z2
+	VPMOVSXBD   16(R10)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z4
+	VPMOVSXBD   16(R11)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z6
+	VPMOVSXBD   16(R9)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z8
+	ADDQ        $0x00000020, R12
+	JMP         pair359
+
+single360:
+	CMPQ        R12, DI
+	JGE         rest361
+	VMOVUPS     (DX)(R12*4), Z9
+	VPMOVSXBD   (CX)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z1
+	VPMOVSXBD   (R10)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z3
+	VPMOVSXBD   (R11)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z5
+	VPMOVSXBD   (R9)(R12*1), Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z7
+	ADDQ        $0x00000010, R12
+
+rest361:
+	TESTQ       R8, R8
+	JZ          sum362
+	VMOVUPS.Z   (DX)(R12*4), K1, Z9
+	VPMOVSXBD.Z (CX)(R12*1), K1, Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z2
+	VPMOVSXBD.Z (R10)(R12*1), K1, Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z4
+	VPMOVSXBD.Z (R11)(R12*1), K1, Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z6
+	VPMOVSXBD.Z (R9)(R12*1), K1, Z10
+	VCVTDQ2PS   Z10, Z10
+	VFMADD231PS Z10, Z9, Z8
+
+sum362:
+	VADDPS        Z2, Z1, Z1
+	VADDPS        Z4, Z3, Z3
+	VADDPS        Z6, Z5, Z5
+	VADDPS        Z8, Z7, Z7
+	MOVQ          stride+16(FP), R9
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VADDPS        Y1, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z3, Y1
+	VADDPS        Y3, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z5, Y3
+	VADDPS        Y5, Y3, Y3
+	VEXTRACTF64X4 $0x01, Z7, Y4
+	VADDPS        Y7, Y4, Y4
+	VSHUFPS       $0xdd, Y1, Y2, Y5
+	VSHUFPS       $0x88, Y1, Y2, Y2
+	VADDPS        Y5, Y2, Y2
+	VSHUFPS       $0xdd, Y4, Y3, Y5
+	VSHUFPS       $0x88, Y4, Y3, Y1
+	VADDPS        Y5, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y2, Y3
+	VSHUFPS       $0x88, Y1, Y2, Y2
+	VADDPS        Y3, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VADDPS        X2, X1, X1
+	VMULPS        X0, X1, X1
+	VMOVUPS       X1, (AX)
+	LEAQ          (CX)(R9*4), CX
+	ADDQ          $0x00000010, AX
+	SUBQ          $0x00000004, BX
+	JMP           four356
+
+one357:
+	TESTQ  BX, BX
+	JZ     done358
+	MOVQ   stride+16(FP), R9
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	XORQ   R9, R9
+
+pair363:
+	CMPQ        R9, SI
+	JGE         single364
+	VMOVUPS     (DX)(R9*4), Z3
+	VPMOVSXBD   (CX)(R9*1), Z4
+	VCVTDQ2PS   Z4, Z4
+	VFMADD231PS Z4, Z3, Z1
+	VMOVUPS     64(DX)(R9*4), Z3
+	VPMOVSXBD   16(CX)(R9*1), Z4
+	VCVTDQ2PS   Z4, Z4
+	VFMADD231PS Z4, Z3, Z2
+	ADDQ        $0x00000020, R9
+	JMP         pair363
+
+single364:
+	CMPQ        R9, DI
+	JGE         rest365
+	VMOVUPS     (DX)(R9*4), Z3
+	VPMOVSXBD   (CX)(R9*1), Z4
+	VCVTDQ2PS   Z4, Z4
+	VFMADD231PS Z4, Z3, Z1
+	ADDQ        $0x00000010, R9
+
+rest365:
+	TESTQ       R8, R8
+	JZ          sum366
+	VMOVUPS.Z   (DX)(R9*4), K1, Z3
+	VPMOVSXBD.Z (CX)(R9*1), K1, Z4
+	VCVTDQ2PS   Z4, Z4
+	VFMADD231PS Z4, Z3, Z2
+
+sum366:
+	VADDPS        Z2, Z1, Z1
+	MOVQ          stride+16(FP), R9
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VADDPS        X2, X1, X1
+	VMULPS        X0, X1, X1
+	VMOVSS        X1, (AX)
+	ADDQ          R9, CX
+	ADDQ          $0x00000004, AX
+	DECQ          BX
+	JMP           one357
+
+done358:
 	VZEROUPPER
 	RET
 
 // func gemvQ8AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL, MMX+
+// Requires: AVX, AVX2, AVX512DQ, AVX512F, AVX512VL, MMX+
 TEXT ·gemvQ8AVX512(SB), NOSPLIT, $0-56
 	// y[r] = sum over blocks of scale * sum of w[r,c]*x[c]
 	MOVQ y+0(FP), AX
@@ -4238,22 +6920,22 @@ TEXT ·gemvQ8AVX512(SB), NOSPLIT, $0-56
 	MOVQ ahead+48(FP), SI
 	MOVQ blocks+32(FP), DI
 
-four197:
+four367:
 	CMPQ   BX, $0x00000004
-	JL     one198
+	JL     one368
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
 	LEAQ   (R10)(R8*1), R11
 	LEAQ   (R11)(R8*1), R8
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block200:
+block370:
 	PREFETCHT0    (R9)(SI*1)
 	VPMOVSXBD     2(R9), Z4
 	VCVTDQ2PS     Z4, Z4
@@ -4300,79 +6982,79 @@ block200:
 	ADDQ          $0x00000022, R8
 	ADDQ          $0x00000080, R12
 	DECQ          R13
-	JNZ           block200
+	JNZ           block370
 	MOVQ          stride+16(FP), R8
 	VEXTRACTF64X4 $0x01, Z0, Y4
 	VADDPS        Y0, Y4, Y4
-	VEXTRACTF64X4 $0x01, Z1, Y5
-	VADDPS        Y1, Y5, Y5
-	VEXTRACTF64X4 $0x01, Z2, Y7
-	VADDPS        Y2, Y7, Y7
-	VEXTRACTF64X4 $0x01, Z3, Y8
-	VADDPS        Y3, Y8, Y8
-	VSHUFPS       $0xdd, Y5, Y4, Y9
-	VSHUFPS       $0x88, Y5, Y4, Y4
-	VADDPS        Y9, Y4, Y4
-	VSHUFPS       $0xdd, Y8, Y7, Y9
-	VSHUFPS       $0x88, Y8, Y7, Y5
-	VADDPS        Y9, Y5, Y5
-	VSHUFPS       $0xdd, Y5, Y4, Y7
-	VSHUFPS       $0x88, Y5, Y4, Y4
-	VADDPS        Y7, Y4, Y4
-	VEXTRACTF32X4 $0x01, Y4, X5
-	VADDPS        X4, X5, X5
-	VMOVUPS       X5, (AX)
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y1, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z2, Y1
+	VADDPS        Y2, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VADDPS        Y3, Y2, Y2
+	VSHUFPS       $0xdd, Y0, Y4, Y3
+	VSHUFPS       $0x88, Y0, Y4, Y4
+	VADDPS        Y3, Y4, Y4
+	VSHUFPS       $0xdd, Y2, Y1, Y3
+	VSHUFPS       $0x88, Y2, Y1, Y0
+	VADDPS        Y3, Y0, Y0
+	VSHUFPS       $0xdd, Y0, Y4, Y1
+	VSHUFPS       $0x88, Y0, Y4, Y4
+	VADDPS        Y1, Y4, Y4
+	VEXTRACTF32X4 $0x01, Y4, X0
+	VADDPS        X4, X0, X0
+	VMOVUPS       X0, (AX)
 	LEAQ          (CX)(R8*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four197
+	JMP           four367
 
-one198:
+one368:
 	TESTQ  BX, BX
-	JZ     done199
+	JZ     done369
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
-	VPXORD Z6, Z6, Z6
+	VXORPS Z0, Z0, Z0
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block201:
-	VPMOVSXBD     2(SI), Z0
-	VCVTDQ2PS     Z0, Z0
-	VMULPS        (R8), Z0, Z0
-	VPMOVSXBD     18(SI), Z1
+block371:
+	VPMOVSXBD     2(SI), Z1
 	VCVTDQ2PS     Z1, Z1
-	VFMADD231PS   64(R8), Z1, Z0
-	VPBROADCASTW  (SI), Y1
-	VCVTPH2PS     Y1, Z1
-	VFMADD231PS   Z1, Z0, Z6
+	VMULPS        (R8), Z1, Z1
+	VPMOVSXBD     18(SI), Z2
+	VCVTDQ2PS     Z2, Z2
+	VFMADD231PS   64(R8), Z2, Z1
+	VPBROADCASTW  (SI), Y2
+	VCVTPH2PS     Y2, Z2
+	VFMADD231PS   Z2, Z1, Z0
 	ADDQ          $0x00000022, SI
 	ADDQ          $0x00000080, R8
 	DECQ          R9
-	JNZ           block201
+	JNZ           block371
 	MOVQ          stride+16(FP), SI
-	VEXTRACTF64X4 $0x01, Z6, Y0
-	VADDPS        Y6, Y0, Y0
-	VSHUFPS       $0xdd, Y0, Y0, Y1
-	VSHUFPS       $0x88, Y0, Y0, Y0
-	VADDPS        Y1, Y0, Y0
-	VSHUFPS       $0xdd, Y0, Y0, Y1
-	VSHUFPS       $0x88, Y0, Y0, Y0
-	VADDPS        Y1, Y0, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X0, X1, X1
-	VMOVSS        X1, (AX)
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VADDPS        Y0, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y1, Y0
+	VSHUFPS       $0x88, Y1, Y1, Y1
+	VADDPS        Y0, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y1, Y0
+	VSHUFPS       $0x88, Y1, Y1, Y1
+	VADDPS        Y0, Y1, Y1
+	VEXTRACTF32X4 $0x01, Y1, X0
+	VADDPS        X1, X0, X0
+	VMOVSS        X0, (AX)
 	ADDQ          SI, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one198
+	JMP           one368
 
-done199:
+done369:
 	VZEROUPPER
 	RET
 
 // func gemvQ4AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL, MMX+
+// Requires: AVX, AVX2, AVX512DQ, AVX512F, AVX512VL, MMX+
 TEXT ·gemvQ4AVX512(SB), NOSPLIT, $0-56
 	// y[r] = sum over blocks of scale * sum of w[r,c]*x[c]
 	MOVQ         y+0(FP), AX
@@ -4388,22 +7070,22 @@ TEXT ·gemvQ4AVX512(SB), NOSPLIT, $0-56
 	VMOVD        R8, X1
 	VPBROADCASTD X1, Z1
 
-four202:
+four372:
 	CMPQ   BX, $0x00000004
-	JL     one203
+	JL     one373
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
 	LEAQ   (R10)(R8*1), R11
 	LEAQ   (R11)(R8*1), R8
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block205:
+block375:
 	PREFETCHT0    (R9)(SI*1)
 	VPMOVZXBD     2(R9), Z7
 	VPANDD        Z7, Z0, Z6
@@ -4462,82 +7144,82 @@ block205:
 	ADDQ          $0x00000012, R8
 	ADDQ          $0x00000080, R12
 	DECQ          R13
-	JNZ           block205
+	JNZ           block375
 	MOVQ          stride+16(FP), R8
 	VEXTRACTF64X4 $0x01, Z2, Y6
 	VADDPS        Y2, Y6, Y6
-	VEXTRACTF64X4 $0x01, Z3, Y7
-	VADDPS        Y3, Y7, Y7
-	VEXTRACTF64X4 $0x01, Z4, Y9
-	VADDPS        Y4, Y9, Y9
-	VEXTRACTF64X4 $0x01, Z5, Y10
-	VADDPS        Y5, Y10, Y10
-	VSHUFPS       $0xdd, Y7, Y6, Y11
-	VSHUFPS       $0x88, Y7, Y6, Y6
-	VADDPS        Y11, Y6, Y6
-	VSHUFPS       $0xdd, Y10, Y9, Y11
-	VSHUFPS       $0x88, Y10, Y9, Y7
-	VADDPS        Y11, Y7, Y7
-	VSHUFPS       $0xdd, Y7, Y6, Y9
-	VSHUFPS       $0x88, Y7, Y6, Y6
-	VADDPS        Y9, Y6, Y6
-	VEXTRACTF32X4 $0x01, Y6, X7
-	VADDPS        X6, X7, X7
-	VMOVUPS       X7, (AX)
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VADDPS        Y3, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z4, Y3
+	VADDPS        Y4, Y3, Y3
+	VEXTRACTF64X4 $0x01, Z5, Y4
+	VADDPS        Y5, Y4, Y4
+	VSHUFPS       $0xdd, Y2, Y6, Y5
+	VSHUFPS       $0x88, Y2, Y6, Y6
+	VADDPS        Y5, Y6, Y6
+	VSHUFPS       $0xdd, Y4, Y3, Y5
+	VSHUFPS       $0x88, Y4, Y3, Y2
+	VADDPS        Y5, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y6, Y3
+	VSHUFPS       $0x88, Y2, Y6, Y6
+	VADDPS        Y3, Y6, Y6
+	VEXTRACTF32X4 $0x01, Y6, X2
+	VADDPS        X6, X2, X2
+	VMOVUPS       X2, (AX)
 	LEAQ          (CX)(R8*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four202
+	JMP           four372
 
-one203:
+one373:
 	TESTQ  BX, BX
-	JZ     done204
+	JZ     done374
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
-	VPXORD Z8, Z8, Z8
+	VXORPS Z2, Z2, Z2
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block206:
-	VPMOVZXBD     2(SI), Z3
-	VPANDD        Z3, Z0, Z2
-	VPSUBD        Z1, Z2, Z2
-	VCVTDQ2PS     Z2, Z2
-	VMULPS        (R8), Z2, Z2
-	VPSRLD        $0x04, Z3, Z3
+block376:
+	VPMOVZXBD     2(SI), Z4
+	VPANDD        Z4, Z0, Z3
 	VPSUBD        Z1, Z3, Z3
 	VCVTDQ2PS     Z3, Z3
-	VFMADD231PS   64(R8), Z3, Z2
-	VPBROADCASTW  (SI), Y3
-	VCVTPH2PS     Y3, Z3
-	VFMADD231PS   Z3, Z2, Z8
+	VMULPS        (R8), Z3, Z3
+	VPSRLD        $0x04, Z4, Z4
+	VPSUBD        Z1, Z4, Z4
+	VCVTDQ2PS     Z4, Z4
+	VFMADD231PS   64(R8), Z4, Z3
+	VPBROADCASTW  (SI), Y4
+	VCVTPH2PS     Y4, Z4
+	VFMADD231PS   Z4, Z3, Z2
 	ADDQ          $0x00000012, SI
 	ADDQ          $0x00000080, R8
 	DECQ          R9
-	JNZ           block206
+	JNZ           block376
 	MOVQ          stride+16(FP), SI
-	VEXTRACTF64X4 $0x01, Z8, Y2
-	VADDPS        Y8, Y2, Y2
-	VSHUFPS       $0xdd, Y2, Y2, Y3
-	VSHUFPS       $0x88, Y2, Y2, Y2
-	VADDPS        Y3, Y2, Y2
-	VSHUFPS       $0xdd, Y2, Y2, Y3
-	VSHUFPS       $0x88, Y2, Y2, Y2
-	VADDPS        Y3, Y2, Y2
-	VEXTRACTF32X4 $0x01, Y2, X3
-	VADDPS        X2, X3, X3
-	VMOVSS        X3, (AX)
+	VEXTRACTF64X4 $0x01, Z2, Y3
+	VADDPS        Y2, Y3, Y3
+	VSHUFPS       $0xdd, Y3, Y3, Y2
+	VSHUFPS       $0x88, Y3, Y3, Y3
+	VADDPS        Y2, Y3, Y3
+	VSHUFPS       $0xdd, Y3, Y3, Y2
+	VSHUFPS       $0x88, Y3, Y3, Y3
+	VADDPS        Y2, Y3, Y3
+	VEXTRACTF32X4 $0x01, Y3, X2
+	VADDPS        X3, X2, X2
+	VMOVSS        X2, (AX)
 	ADDQ          SI, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one203
+	JMP           one373
 
-done204:
+done374:
 	VZEROUPPER
 	RET
 
 // func gemvQ41AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL, MMX+
+// Requires: AVX, AVX2, AVX512DQ, AVX512F, AVX512VL, MMX+
 TEXT ·gemvQ41AVX512(SB), NOSPLIT, $0-56
 	// y[r] = sum over blocks of scale * sum of w[r,c]*x[c]
 	MOVQ         y+0(FP), AX
@@ -4550,22 +7232,22 @@ TEXT ·gemvQ41AVX512(SB), NOSPLIT, $0-56
 	VMOVD        R8, X0
 	VPBROADCASTD X0, Z0
 
-four207:
+four377:
 	CMPQ   BX, $0x00000004
-	JL     one208
+	JL     one378
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
 	LEAQ   (R10)(R8*1), R11
 	LEAQ   (R11)(R8*1), R8
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block210:
+block380:
 	VMOVUPS       (R12), Z5
 	VADDPS        64(R12), Z5, Z5
 	PREFETCHT0    (R9)(SI*1)
@@ -4630,85 +7312,85 @@ block210:
 	ADDQ          $0x00000014, R8
 	ADDQ          $0x00000080, R12
 	DECQ          R13
-	JNZ           block210
+	JNZ           block380
 	MOVQ          stride+16(FP), R8
 	VEXTRACTF64X4 $0x01, Z1, Y5
 	VADDPS        Y1, Y5, Y5
-	VEXTRACTF64X4 $0x01, Z2, Y6
-	VADDPS        Y2, Y6, Y6
-	VEXTRACTF64X4 $0x01, Z3, Y7
-	VADDPS        Y3, Y7, Y7
-	VEXTRACTF64X4 $0x01, Z4, Y9
-	VADDPS        Y4, Y9, Y9
-	VSHUFPS       $0xdd, Y6, Y5, Y10
-	VSHUFPS       $0x88, Y6, Y5, Y5
-	VADDPS        Y10, Y5, Y5
-	VSHUFPS       $0xdd, Y9, Y7, Y10
-	VSHUFPS       $0x88, Y9, Y7, Y6
-	VADDPS        Y10, Y6, Y6
-	VSHUFPS       $0xdd, Y6, Y5, Y7
-	VSHUFPS       $0x88, Y6, Y5, Y5
-	VADDPS        Y7, Y5, Y5
-	VEXTRACTF32X4 $0x01, Y5, X6
-	VADDPS        X5, X6, X6
-	VMOVUPS       X6, (AX)
+	VEXTRACTF64X4 $0x01, Z2, Y1
+	VADDPS        Y2, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VADDPS        Y3, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z4, Y3
+	VADDPS        Y4, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y5, Y4
+	VSHUFPS       $0x88, Y1, Y5, Y5
+	VADDPS        Y4, Y5, Y5
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y5, Y2
+	VSHUFPS       $0x88, Y1, Y5, Y5
+	VADDPS        Y2, Y5, Y5
+	VEXTRACTF32X4 $0x01, Y5, X1
+	VADDPS        X5, X1, X1
+	VMOVUPS       X1, (AX)
 	LEAQ          (CX)(R8*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four207
+	JMP           four377
 
-one208:
+one378:
 	TESTQ  BX, BX
-	JZ     done209
+	JZ     done379
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
-	VPXORD Z8, Z8, Z8
+	VXORPS Z1, Z1, Z1
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block211:
-	VMOVUPS       (R8), Z1
-	VADDPS        64(R8), Z1, Z1
-	VPMOVZXBD     4(SI), Z3
-	VPANDD        Z3, Z0, Z2
-	VCVTDQ2PS     Z2, Z2
-	VMULPS        (R8), Z2, Z2
-	VPSRLD        $0x04, Z3, Z3
+block381:
+	VMOVUPS       (R8), Z2
+	VADDPS        64(R8), Z2, Z2
+	VPMOVZXBD     4(SI), Z4
+	VPANDD        Z4, Z0, Z3
 	VCVTDQ2PS     Z3, Z3
-	VFMADD231PS   64(R8), Z3, Z2
-	VPBROADCASTW  (SI), Y3
+	VMULPS        (R8), Z3, Z3
+	VPSRLD        $0x04, Z4, Z4
+	VCVTDQ2PS     Z4, Z4
+	VFMADD231PS   64(R8), Z4, Z3
+	VPBROADCASTW  (SI), Y4
+	VCVTPH2PS     Y4, Z4
+	VFMADD231PS   Z4, Z3, Z1
+	VPBROADCASTW  2(SI), Y3
 	VCVTPH2PS     Y3, Z3
-	VFMADD231PS   Z3, Z2, Z8
-	VPBROADCASTW  2(SI), Y2
-	VCVTPH2PS     Y2, Z2
-	VFMADD231PS   Z2, Z1, Z8
+	VFMADD231PS   Z3, Z2, Z1
 	ADDQ          $0x00000014, SI
 	ADDQ          $0x00000080, R8
 	DECQ          R9
-	JNZ           block211
+	JNZ           block381
 	MOVQ          stride+16(FP), SI
-	VEXTRACTF64X4 $0x01, Z8, Y1
-	VADDPS        Y8, Y1, Y1
-	VSHUFPS       $0xdd, Y1, Y1, Y2
-	VSHUFPS       $0x88, Y1, Y1, Y1
-	VADDPS        Y2, Y1, Y1
-	VSHUFPS       $0xdd, Y1, Y1, Y2
-	VSHUFPS       $0x88, Y1, Y1, Y1
-	VADDPS        Y2, Y1, Y1
-	VEXTRACTF32X4 $0x01, Y1, X2
-	VADDPS        X1, X2, X2
-	VMOVSS        X2, (AX)
+	VEXTRACTF64X4 $0x01, Z1, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VSHUFPS       $0xdd, Y2, Y2, Y1
+	VSHUFPS       $0x88, Y2, Y2, Y2
+	VADDPS        Y1, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X1
+	VADDPS        X2, X1, X1
+	VMOVSS        X1, (AX)
 	ADDQ          SI, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one208
+	JMP           one378
 
-done209:
+done379:
 	VZEROUPPER
 	RET
 
 // func tile1AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
-// Requires: AVX, AVX512F, AVX512VL
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL
 TEXT ·tile1AVX512(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
@@ -4721,18 +7403,18 @@ TEXT ·tile1AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), SI
 	MOVQ groups+56(FP), SI
 
-group212:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
+group382:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
 	MOVQ   CX, R8
 	MOVQ   DX, R9
 	MOVQ   cols+48(FP), R10
 
-vector213:
+vector383:
 	CMPQ        R10, $0x00000010
-	JL          rest214
+	JL          rest384
 	VMOVUPS     (DX), Z4
 	VMOVUPS     (CX), Z5
 	VFMADD231PS Z4, Z5, Z0
@@ -4745,11 +7427,11 @@ vector213:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R10
-	JMP         vector213
+	JMP         vector383
 
-rest214:
+rest384:
 	TESTQ       R10, R10
-	JZ          store215
+	JZ          store385
 	LEAQ        wordMasks<>+0(SB), R11
 	KMOVW       (R11)(R10*2), K1
 	VMOVUPS.Z   (DX), K1, Z4
@@ -4763,45 +7445,45 @@ rest214:
 	VFMADD231PS Z4, Z5, Z3
 	ADDQ        $0x00000040, CX
 
-store215:
+store385:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), DX
 	VEXTRACTF64X4 $0x01, Z0, Y4
 	VADDPS        Y0, Y4, Y4
-	VEXTRACTF64X4 $0x01, Z1, Y5
-	VADDPS        Y1, Y5, Y5
-	VEXTRACTF64X4 $0x01, Z2, Y6
-	VADDPS        Y2, Y6, Y6
-	VEXTRACTF64X4 $0x01, Z3, Y7
-	VADDPS        Y3, Y7, Y7
-	VSHUFPS       $0xdd, Y5, Y4, Y8
-	VSHUFPS       $0x88, Y5, Y4, Y4
-	VADDPS        Y8, Y4, Y4
-	VSHUFPS       $0xdd, Y7, Y6, Y8
-	VSHUFPS       $0x88, Y7, Y6, Y5
-	VADDPS        Y8, Y5, Y5
-	VSHUFPS       $0xdd, Y5, Y4, Y6
-	VSHUFPS       $0x88, Y5, Y4, Y4
-	VADDPS        Y6, Y4, Y4
-	VEXTRACTF32X4 $0x01, Y4, X5
-	VADDPS        X4, X5, X5
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y1, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z2, Y1
+	VADDPS        Y2, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VADDPS        Y3, Y2, Y2
+	VSHUFPS       $0xdd, Y0, Y4, Y3
+	VSHUFPS       $0x88, Y0, Y4, Y4
+	VADDPS        Y3, Y4, Y4
+	VSHUFPS       $0xdd, Y2, Y1, Y3
+	VSHUFPS       $0x88, Y2, Y1, Y0
+	VADDPS        Y3, Y0, Y0
+	VSHUFPS       $0xdd, Y0, Y4, Y1
+	VSHUFPS       $0x88, Y0, Y4, Y4
+	VADDPS        Y1, Y4, Y4
+	VEXTRACTF32X4 $0x01, Y4, X0
+	VADDPS        X4, X0, X0
 	TESTQ         DX, DX
-	JZ            first216
-	VADDPS        (CX), X5, X5
+	JZ            first386
+	VADDPS        (CX), X0, X0
 
-first216:
-	VMOVUPS X5, (CX)
+first386:
+	VMOVUPS X0, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R8)(BX*4), CX
 	MOVQ    R9, DX
 	DECQ    SI
-	JNZ     group212
+	JNZ     group382
 	VZEROUPPER
 	RET
 
 // func tile2AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
-// Requires: AVX, AVX512F, AVX512VL
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL
 TEXT ·tile2AVX512(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
@@ -4814,22 +7496,22 @@ TEXT ·tile2AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group217:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
+group387:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
 	MOVQ   CX, R9
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector218:
+vector388:
 	CMPQ        R11, $0x00000010
-	JL          rest219
+	JL          rest389
 	VMOVUPS     (DX), Z8
 	VMOVUPS     (DX)(SI*1), Z9
 	VMOVUPS     (CX), Z10
@@ -4847,11 +7529,11 @@ vector218:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R11
-	JMP         vector218
+	JMP         vector388
 
-rest219:
+rest389:
 	TESTQ       R11, R11
-	JZ          store220
+	JZ          store390
 	LEAQ        wordMasks<>+0(SB), R12
 	KMOVW       (R12)(R11*2), K1
 	VMOVUPS.Z   (DX), K1, Z8
@@ -4870,71 +7552,71 @@ rest219:
 	VFMADD231PS Z9, Z10, Z7
 	ADDQ        $0x00000040, CX
 
-store220:
+store390:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R11
 	VEXTRACTF64X4 $0x01, Z0, Y8
 	VADDPS        Y0, Y8, Y8
-	VEXTRACTF64X4 $0x01, Z1, Y9
-	VADDPS        Y1, Y9, Y9
-	VEXTRACTF64X4 $0x01, Z2, Y10
-	VADDPS        Y2, Y10, Y10
-	VEXTRACTF64X4 $0x01, Z3, Y11
-	VADDPS        Y3, Y11, Y11
-	VSHUFPS       $0xdd, Y9, Y8, Y12
-	VSHUFPS       $0x88, Y9, Y8, Y8
-	VADDPS        Y12, Y8, Y8
-	VSHUFPS       $0xdd, Y11, Y10, Y12
-	VSHUFPS       $0x88, Y11, Y10, Y9
-	VADDPS        Y12, Y9, Y9
-	VSHUFPS       $0xdd, Y9, Y8, Y10
-	VSHUFPS       $0x88, Y9, Y8, Y8
-	VADDPS        Y10, Y8, Y8
-	VEXTRACTF32X4 $0x01, Y8, X9
-	VADDPS        X8, X9, X9
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y1, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z2, Y1
+	VADDPS        Y2, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VADDPS        Y3, Y2, Y2
+	VSHUFPS       $0xdd, Y0, Y8, Y3
+	VSHUFPS       $0x88, Y0, Y8, Y8
+	VADDPS        Y3, Y8, Y8
+	VSHUFPS       $0xdd, Y2, Y1, Y3
+	VSHUFPS       $0x88, Y2, Y1, Y0
+	VADDPS        Y3, Y0, Y0
+	VSHUFPS       $0xdd, Y0, Y8, Y1
+	VSHUFPS       $0x88, Y0, Y8, Y8
+	VADDPS        Y1, Y8, Y8
+	VEXTRACTF32X4 $0x01, Y8, X0
+	VADDPS        X8, X0, X0
 	TESTQ         R11, R11
-	JZ            first221
-	VADDPS        (CX), X9, X9
+	JZ            first391
+	VADDPS        (CX), X0, X0
 
-first221:
-	VMOVUPS       X9, (CX)
+first391:
+	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z4, Y8
-	VADDPS        Y4, Y8, Y8
-	VEXTRACTF64X4 $0x01, Z5, Y9
-	VADDPS        Y5, Y9, Y9
-	VEXTRACTF64X4 $0x01, Z6, Y10
-	VADDPS        Y6, Y10, Y10
-	VEXTRACTF64X4 $0x01, Z7, Y11
-	VADDPS        Y7, Y11, Y11
-	VSHUFPS       $0xdd, Y9, Y8, Y12
-	VSHUFPS       $0x88, Y9, Y8, Y8
-	VADDPS        Y12, Y8, Y8
-	VSHUFPS       $0xdd, Y11, Y10, Y12
-	VSHUFPS       $0x88, Y11, Y10, Y9
-	VADDPS        Y12, Y9, Y9
-	VSHUFPS       $0xdd, Y9, Y8, Y10
-	VSHUFPS       $0x88, Y9, Y8, Y8
-	VADDPS        Y10, Y8, Y8
-	VEXTRACTF32X4 $0x01, Y8, X9
-	VADDPS        X8, X9, X9
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y4, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z5, Y1
+	VADDPS        Y5, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y6, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z7, Y3
+	VADDPS        Y7, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R11, R11
-	JZ            first222
-	VADDPS        (CX), X9, X9
+	JZ            first392
+	VADDPS        (CX), X1, X1
 
-first222:
-	VMOVUPS X9, (CX)
+first392:
+	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R9)(BX*4), CX
 	MOVQ    R10, DX
 	DECQ    R8
-	JNZ     group217
+	JNZ     group387
 	VZEROUPPER
 	RET
 
 // func tile3AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
-// Requires: AVX, AVX512F, AVX512VL
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL
 TEXT ·tile3AVX512(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
@@ -4947,26 +7629,26 @@ TEXT ·tile3AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group223:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
+group393:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
 	MOVQ   CX, R9
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector224:
+vector394:
 	CMPQ        R11, $0x00000010
-	JL          rest225
+	JL          rest395
 	VMOVUPS     (DX), Z12
 	VMOVUPS     (DX)(SI*1), Z13
 	VMOVUPS     (DX)(SI*2), Z14
@@ -4989,11 +7671,11 @@ vector224:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R11
-	JMP         vector224
+	JMP         vector394
 
-rest225:
+rest395:
 	TESTQ       R11, R11
-	JZ          store226
+	JZ          store396
 	LEAQ        wordMasks<>+0(SB), R12
 	KMOVW       (R12)(R11*2), K1
 	VMOVUPS.Z   (DX), K1, Z12
@@ -5017,97 +7699,97 @@ rest225:
 	VFMADD231PS Z14, Z15, Z11
 	ADDQ        $0x00000040, CX
 
-store226:
+store396:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R11
 	VEXTRACTF64X4 $0x01, Z0, Y12
 	VADDPS        Y0, Y12, Y12
-	VEXTRACTF64X4 $0x01, Z1, Y13
-	VADDPS        Y1, Y13, Y13
-	VEXTRACTF64X4 $0x01, Z2, Y14
-	VADDPS        Y2, Y14, Y14
-	VEXTRACTF64X4 $0x01, Z3, Y15
-	VADDPS        Y3, Y15, Y15
-	VSHUFPS       $0xdd, Y13, Y12, Y16
-	VSHUFPS       $0x88, Y13, Y12, Y12
-	VADDPS        Y16, Y12, Y12
-	VSHUFPS       $0xdd, Y15, Y14, Y16
-	VSHUFPS       $0x88, Y15, Y14, Y13
-	VADDPS        Y16, Y13, Y13
-	VSHUFPS       $0xdd, Y13, Y12, Y14
-	VSHUFPS       $0x88, Y13, Y12, Y12
-	VADDPS        Y14, Y12, Y12
-	VEXTRACTF32X4 $0x01, Y12, X13
-	VADDPS        X12, X13, X13
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y1, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z2, Y1
+	VADDPS        Y2, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VADDPS        Y3, Y2, Y2
+	VSHUFPS       $0xdd, Y0, Y12, Y3
+	VSHUFPS       $0x88, Y0, Y12, Y12
+	VADDPS        Y3, Y12, Y12
+	VSHUFPS       $0xdd, Y2, Y1, Y3
+	VSHUFPS       $0x88, Y2, Y1, Y0
+	VADDPS        Y3, Y0, Y0
+	VSHUFPS       $0xdd, Y0, Y12, Y1
+	VSHUFPS       $0x88, Y0, Y12, Y12
+	VADDPS        Y1, Y12, Y12
+	VEXTRACTF32X4 $0x01, Y12, X0
+	VADDPS        X12, X0, X0
 	TESTQ         R11, R11
-	JZ            first227
-	VADDPS        (CX), X13, X13
+	JZ            first397
+	VADDPS        (CX), X0, X0
 
-first227:
-	VMOVUPS       X13, (CX)
+first397:
+	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z4, Y12
-	VADDPS        Y4, Y12, Y12
-	VEXTRACTF64X4 $0x01, Z5, Y13
-	VADDPS        Y5, Y13, Y13
-	VEXTRACTF64X4 $0x01, Z6, Y14
-	VADDPS        Y6, Y14, Y14
-	VEXTRACTF64X4 $0x01, Z7, Y15
-	VADDPS        Y7, Y15, Y15
-	VSHUFPS       $0xdd, Y13, Y12, Y16
-	VSHUFPS       $0x88, Y13, Y12, Y12
-	VADDPS        Y16, Y12, Y12
-	VSHUFPS       $0xdd, Y15, Y14, Y16
-	VSHUFPS       $0x88, Y15, Y14, Y13
-	VADDPS        Y16, Y13, Y13
-	VSHUFPS       $0xdd, Y13, Y12, Y14
-	VSHUFPS       $0x88, Y13, Y12, Y12
-	VADDPS        Y14, Y12, Y12
-	VEXTRACTF32X4 $0x01, Y12, X13
-	VADDPS        X12, X13, X13
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y4, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z5, Y1
+	VADDPS        Y5, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y6, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z7, Y3
+	VADDPS        Y7, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R11, R11
-	JZ            first228
-	VADDPS        (CX), X13, X13
+	JZ            first398
+	VADDPS        (CX), X1, X1
 
-first228:
-	VMOVUPS       X13, (CX)
+first398:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z8, Y12
-	VADDPS        Y8, Y12, Y12
-	VEXTRACTF64X4 $0x01, Z9, Y13
-	VADDPS        Y9, Y13, Y13
-	VEXTRACTF64X4 $0x01, Z10, Y14
-	VADDPS        Y10, Y14, Y14
-	VEXTRACTF64X4 $0x01, Z11, Y15
-	VADDPS        Y11, Y15, Y15
-	VSHUFPS       $0xdd, Y13, Y12, Y16
-	VSHUFPS       $0x88, Y13, Y12, Y12
-	VADDPS        Y16, Y12, Y12
-	VSHUFPS       $0xdd, Y15, Y14, Y16
-	VSHUFPS       $0x88, Y15, Y14, Y13
-	VADDPS        Y16, Y13, Y13
-	VSHUFPS       $0xdd, Y13, Y12, Y14
-	VSHUFPS       $0x88, Y13, Y12, Y12
-	VADDPS        Y14, Y12, Y12
-	VEXTRACTF32X4 $0x01, Y12, X13
-	VADDPS        X12, X13, X13
+	VEXTRACTF64X4 $0x01, Z8, Y0
+	VADDPS        Y8, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z9, Y1
+	VADDPS        Y9, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z10, Y2
+	VADDPS        Y10, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z11, Y3
+	VADDPS        Y11, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R11, R11
-	JZ            first229
-	VADDPS        (CX), X13, X13
+	JZ            first399
+	VADDPS        (CX), X1, X1
 
-first229:
-	VMOVUPS X13, (CX)
+first399:
+	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R9)(BX*4), CX
 	MOVQ    R10, DX
 	DECQ    R8
-	JNZ     group223
+	JNZ     group393
 	VZEROUPPER
 	RET
 
 // func tile4AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
-// Requires: AVX, AVX512F, AVX512VL
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL
 TEXT ·tile4AVX512(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
@@ -5120,30 +7802,30 @@ TEXT ·tile4AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R9
 	MOVQ groups+56(FP), R9
 
-group230:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
-	VPXORD Z13, Z13, Z13
-	VPXORD Z14, Z14, Z14
-	VPXORD Z15, Z15, Z15
+group400:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
 	MOVQ   CX, R10
 	MOVQ   DX, R11
 	MOVQ   cols+48(FP), R12
 
-vector231:
+vector401:
 	CMPQ        R12, $0x00000010
-	JL          rest232
+	JL          rest402
 	VMOVUPS     (DX), Z16
 	VMOVUPS     (DX)(SI*1), Z17
 	VMOVUPS     (DX)(SI*2), Z18
@@ -5171,11 +7853,11 @@ vector231:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R12
-	JMP         vector231
+	JMP         vector401
 
-rest232:
+rest402:
 	TESTQ       R12, R12
-	JZ          store233
+	JZ          store403
 	LEAQ        wordMasks<>+0(SB), R13
 	KMOVW       (R13)(R12*2), K1
 	VMOVUPS.Z   (DX), K1, Z16
@@ -5204,123 +7886,123 @@ rest232:
 	VFMADD231PS Z19, Z20, Z15
 	ADDQ        $0x00000040, CX
 
-store233:
+store403:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R12
 	VEXTRACTF64X4 $0x01, Z0, Y16
 	VADDPS        Y0, Y16, Y16
-	VEXTRACTF64X4 $0x01, Z1, Y17
-	VADDPS        Y1, Y17, Y17
-	VEXTRACTF64X4 $0x01, Z2, Y18
-	VADDPS        Y2, Y18, Y18
-	VEXTRACTF64X4 $0x01, Z3, Y19
-	VADDPS        Y3, Y19, Y19
-	VSHUFPS       $0xdd, Y17, Y16, Y20
-	VSHUFPS       $0x88, Y17, Y16, Y16
-	VADDPS        Y20, Y16, Y16
-	VSHUFPS       $0xdd, Y19, Y18, Y20
-	VSHUFPS       $0x88, Y19, Y18, Y17
-	VADDPS        Y20, Y17, Y17
-	VSHUFPS       $0xdd, Y17, Y16, Y18
-	VSHUFPS       $0x88, Y17, Y16, Y16
-	VADDPS        Y18, Y16, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X16, X17, X17
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y1, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z2, Y1
+	VADDPS        Y2, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VADDPS        Y3, Y2, Y2
+	VSHUFPS       $0xdd, Y0, Y16, Y3
+	VSHUFPS       $0x88, Y0, Y16, Y16
+	VADDPS        Y3, Y16, Y16
+	VSHUFPS       $0xdd, Y2, Y1, Y3
+	VSHUFPS       $0x88, Y2, Y1, Y0
+	VADDPS        Y3, Y0, Y0
+	VSHUFPS       $0xdd, Y0, Y16, Y1
+	VSHUFPS       $0x88, Y0, Y16, Y16
+	VADDPS        Y1, Y16, Y16
+	VEXTRACTF32X4 $0x01, Y16, X0
+	VADDPS        X16, X0, X0
 	TESTQ         R12, R12
-	JZ            first234
-	VADDPS        (CX), X17, X17
+	JZ            first404
+	VADDPS        (CX), X0, X0
 
-first234:
-	VMOVUPS       X17, (CX)
+first404:
+	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z4, Y16
-	VADDPS        Y4, Y16, Y16
-	VEXTRACTF64X4 $0x01, Z5, Y17
-	VADDPS        Y5, Y17, Y17
-	VEXTRACTF64X4 $0x01, Z6, Y18
-	VADDPS        Y6, Y18, Y18
-	VEXTRACTF64X4 $0x01, Z7, Y19
-	VADDPS        Y7, Y19, Y19
-	VSHUFPS       $0xdd, Y17, Y16, Y20
-	VSHUFPS       $0x88, Y17, Y16, Y16
-	VADDPS        Y20, Y16, Y16
-	VSHUFPS       $0xdd, Y19, Y18, Y20
-	VSHUFPS       $0x88, Y19, Y18, Y17
-	VADDPS        Y20, Y17, Y17
-	VSHUFPS       $0xdd, Y17, Y16, Y18
-	VSHUFPS       $0x88, Y17, Y16, Y16
-	VADDPS        Y18, Y16, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X16, X17, X17
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y4, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z5, Y1
+	VADDPS        Y5, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y6, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z7, Y3
+	VADDPS        Y7, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first235
-	VADDPS        (CX), X17, X17
+	JZ            first405
+	VADDPS        (CX), X1, X1
 
-first235:
-	VMOVUPS       X17, (CX)
+first405:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z8, Y16
-	VADDPS        Y8, Y16, Y16
-	VEXTRACTF64X4 $0x01, Z9, Y17
-	VADDPS        Y9, Y17, Y17
-	VEXTRACTF64X4 $0x01, Z10, Y18
-	VADDPS        Y10, Y18, Y18
-	VEXTRACTF64X4 $0x01, Z11, Y19
-	VADDPS        Y11, Y19, Y19
-	VSHUFPS       $0xdd, Y17, Y16, Y20
-	VSHUFPS       $0x88, Y17, Y16, Y16
-	VADDPS        Y20, Y16, Y16
-	VSHUFPS       $0xdd, Y19, Y18, Y20
-	VSHUFPS       $0x88, Y19, Y18, Y17
-	VADDPS        Y20, Y17, Y17
-	VSHUFPS       $0xdd, Y17, Y16, Y18
-	VSHUFPS       $0x88, Y17, Y16, Y16
-	VADDPS        Y18, Y16, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X16, X17, X17
+	VEXTRACTF64X4 $0x01, Z8, Y0
+	VADDPS        Y8, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z9, Y1
+	VADDPS        Y9, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z10, Y2
+	VADDPS        Y10, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z11, Y3
+	VADDPS        Y11, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first236
-	VADDPS        (CX), X17, X17
+	JZ            first406
+	VADDPS        (CX), X1, X1
 
-first236:
-	VMOVUPS       X17, (CX)
+first406:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z12, Y16
-	VADDPS        Y12, Y16, Y16
-	VEXTRACTF64X4 $0x01, Z13, Y17
-	VADDPS        Y13, Y17, Y17
-	VEXTRACTF64X4 $0x01, Z14, Y18
-	VADDPS        Y14, Y18, Y18
-	VEXTRACTF64X4 $0x01, Z15, Y19
-	VADDPS        Y15, Y19, Y19
-	VSHUFPS       $0xdd, Y17, Y16, Y20
-	VSHUFPS       $0x88, Y17, Y16, Y16
-	VADDPS        Y20, Y16, Y16
-	VSHUFPS       $0xdd, Y19, Y18, Y20
-	VSHUFPS       $0x88, Y19, Y18, Y17
-	VADDPS        Y20, Y17, Y17
-	VSHUFPS       $0xdd, Y17, Y16, Y18
-	VSHUFPS       $0x88, Y17, Y16, Y16
-	VADDPS        Y18, Y16, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X16, X17, X17
+	VEXTRACTF64X4 $0x01, Z12, Y0
+	VADDPS        Y12, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z13, Y1
+	VADDPS        Y13, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z14, Y2
+	VADDPS        Y14, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z15, Y3
+	VADDPS        Y15, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first237
-	VADDPS        (CX), X17, X17
+	JZ            first407
+	VADDPS        (CX), X1, X1
 
-first237:
-	VMOVUPS X17, (CX)
+first407:
+	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R10)(BX*4), CX
 	MOVQ    R11, DX
 	DECQ    R9
-	JNZ     group230
+	JNZ     group400
 	VZEROUPPER
 	RET
 
 // func tile5AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
-// Requires: AVX, AVX512F, AVX512VL
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL
 TEXT ·tile5AVX512(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
@@ -5333,34 +8015,34 @@ TEXT ·tile5AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R9
 	MOVQ groups+56(FP), R9
 
-group238:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
-	VPXORD Z13, Z13, Z13
-	VPXORD Z14, Z14, Z14
-	VPXORD Z15, Z15, Z15
-	VPXORD Z16, Z16, Z16
-	VPXORD Z17, Z17, Z17
-	VPXORD Z18, Z18, Z18
-	VPXORD Z19, Z19, Z19
+group408:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
 	MOVQ   CX, R10
 	MOVQ   DX, R11
 	MOVQ   cols+48(FP), R12
 
-vector239:
+vector409:
 	CMPQ        R12, $0x00000010
-	JL          rest240
+	JL          rest410
 	VMOVUPS     (DX), Z20
 	VMOVUPS     (DX)(SI*1), Z21
 	VMOVUPS     (DX)(SI*2), Z22
@@ -5393,11 +8075,11 @@ vector239:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R12
-	JMP         vector239
+	JMP         vector409
 
-rest240:
+rest410:
 	TESTQ       R12, R12
-	JZ          store241
+	JZ          store411
 	LEAQ        wordMasks<>+0(SB), R13
 	KMOVW       (R13)(R12*2), K1
 	VMOVUPS.Z   (DX), K1, Z20
@@ -5431,149 +8113,149 @@ rest240:
 	VFMADD231PS Z24, Z25, Z19
 	ADDQ        $0x00000040, CX
 
-store241:
+store411:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R12
 	VEXTRACTF64X4 $0x01, Z0, Y20
 	VADDPS        Y0, Y20, Y20
-	VEXTRACTF64X4 $0x01, Z1, Y21
-	VADDPS        Y1, Y21, Y21
-	VEXTRACTF64X4 $0x01, Z2, Y22
-	VADDPS        Y2, Y22, Y22
-	VEXTRACTF64X4 $0x01, Z3, Y23
-	VADDPS        Y3, Y23, Y23
-	VSHUFPS       $0xdd, Y21, Y20, Y24
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y24, Y20, Y20
-	VSHUFPS       $0xdd, Y23, Y22, Y24
-	VSHUFPS       $0x88, Y23, Y22, Y21
-	VADDPS        Y24, Y21, Y21
-	VSHUFPS       $0xdd, Y21, Y20, Y22
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y22, Y20, Y20
-	VEXTRACTF32X4 $0x01, Y20, X21
-	VADDPS        X20, X21, X21
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y1, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z2, Y1
+	VADDPS        Y2, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VADDPS        Y3, Y2, Y2
+	VSHUFPS       $0xdd, Y0, Y20, Y3
+	VSHUFPS       $0x88, Y0, Y20, Y20
+	VADDPS        Y3, Y20, Y20
+	VSHUFPS       $0xdd, Y2, Y1, Y3
+	VSHUFPS       $0x88, Y2, Y1, Y0
+	VADDPS        Y3, Y0, Y0
+	VSHUFPS       $0xdd, Y0, Y20, Y1
+	VSHUFPS       $0x88, Y0, Y20, Y20
+	VADDPS        Y1, Y20, Y20
+	VEXTRACTF32X4 $0x01, Y20, X0
+	VADDPS        X20, X0, X0
 	TESTQ         R12, R12
-	JZ            first242
-	VADDPS        (CX), X21, X21
+	JZ            first412
+	VADDPS        (CX), X0, X0
 
-first242:
-	VMOVUPS       X21, (CX)
+first412:
+	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z4, Y20
-	VADDPS        Y4, Y20, Y20
-	VEXTRACTF64X4 $0x01, Z5, Y21
-	VADDPS        Y5, Y21, Y21
-	VEXTRACTF64X4 $0x01, Z6, Y22
-	VADDPS        Y6, Y22, Y22
-	VEXTRACTF64X4 $0x01, Z7, Y23
-	VADDPS        Y7, Y23, Y23
-	VSHUFPS       $0xdd, Y21, Y20, Y24
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y24, Y20, Y20
-	VSHUFPS       $0xdd, Y23, Y22, Y24
-	VSHUFPS       $0x88, Y23, Y22, Y21
-	VADDPS        Y24, Y21, Y21
-	VSHUFPS       $0xdd, Y21, Y20, Y22
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y22, Y20, Y20
-	VEXTRACTF32X4 $0x01, Y20, X21
-	VADDPS        X20, X21, X21
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y4, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z5, Y1
+	VADDPS        Y5, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y6, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z7, Y3
+	VADDPS        Y7, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first243
-	VADDPS        (CX), X21, X21
+	JZ            first413
+	VADDPS        (CX), X1, X1
 
-first243:
-	VMOVUPS       X21, (CX)
+first413:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z8, Y20
-	VADDPS        Y8, Y20, Y20
-	VEXTRACTF64X4 $0x01, Z9, Y21
-	VADDPS        Y9, Y21, Y21
-	VEXTRACTF64X4 $0x01, Z10, Y22
-	VADDPS        Y10, Y22, Y22
-	VEXTRACTF64X4 $0x01, Z11, Y23
-	VADDPS        Y11, Y23, Y23
-	VSHUFPS       $0xdd, Y21, Y20, Y24
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y24, Y20, Y20
-	VSHUFPS       $0xdd, Y23, Y22, Y24
-	VSHUFPS       $0x88, Y23, Y22, Y21
-	VADDPS        Y24, Y21, Y21
-	VSHUFPS       $0xdd, Y21, Y20, Y22
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y22, Y20, Y20
-	VEXTRACTF32X4 $0x01, Y20, X21
-	VADDPS        X20, X21, X21
+	VEXTRACTF64X4 $0x01, Z8, Y0
+	VADDPS        Y8, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z9, Y1
+	VADDPS        Y9, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z10, Y2
+	VADDPS        Y10, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z11, Y3
+	VADDPS        Y11, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first244
-	VADDPS        (CX), X21, X21
+	JZ            first414
+	VADDPS        (CX), X1, X1
 
-first244:
-	VMOVUPS       X21, (CX)
+first414:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z12, Y20
-	VADDPS        Y12, Y20, Y20
-	VEXTRACTF64X4 $0x01, Z13, Y21
-	VADDPS        Y13, Y21, Y21
-	VEXTRACTF64X4 $0x01, Z14, Y22
-	VADDPS        Y14, Y22, Y22
-	VEXTRACTF64X4 $0x01, Z15, Y23
-	VADDPS        Y15, Y23, Y23
-	VSHUFPS       $0xdd, Y21, Y20, Y24
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y24, Y20, Y20
-	VSHUFPS       $0xdd, Y23, Y22, Y24
-	VSHUFPS       $0x88, Y23, Y22, Y21
-	VADDPS        Y24, Y21, Y21
-	VSHUFPS       $0xdd, Y21, Y20, Y22
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y22, Y20, Y20
-	VEXTRACTF32X4 $0x01, Y20, X21
-	VADDPS        X20, X21, X21
+	VEXTRACTF64X4 $0x01, Z12, Y0
+	VADDPS        Y12, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z13, Y1
+	VADDPS        Y13, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z14, Y2
+	VADDPS        Y14, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z15, Y3
+	VADDPS        Y15, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first245
-	VADDPS        (CX), X21, X21
+	JZ            first415
+	VADDPS        (CX), X1, X1
 
-first245:
-	VMOVUPS       X21, (CX)
+first415:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z16, Y20
-	VADDPS        Y16, Y20, Y20
-	VEXTRACTF64X4 $0x01, Z17, Y21
-	VADDPS        Y17, Y21, Y21
-	VEXTRACTF64X4 $0x01, Z18, Y22
-	VADDPS        Y18, Y22, Y22
-	VEXTRACTF64X4 $0x01, Z19, Y23
-	VADDPS        Y19, Y23, Y23
-	VSHUFPS       $0xdd, Y21, Y20, Y24
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y24, Y20, Y20
-	VSHUFPS       $0xdd, Y23, Y22, Y24
-	VSHUFPS       $0x88, Y23, Y22, Y21
-	VADDPS        Y24, Y21, Y21
-	VSHUFPS       $0xdd, Y21, Y20, Y22
-	VSHUFPS       $0x88, Y21, Y20, Y20
-	VADDPS        Y22, Y20, Y20
-	VEXTRACTF32X4 $0x01, Y20, X21
-	VADDPS        X20, X21, X21
+	VEXTRACTF64X4 $0x01, Z16, Y0
+	VADDPS        Y16, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z17, Y1
+	VADDPS        Y17, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z18, Y2
+	VADDPS        Y18, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z19, Y3
+	VADDPS        Y19, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first246
-	VADDPS        (CX), X21, X21
+	JZ            first416
+	VADDPS        (CX), X1, X1
 
-first246:
-	VMOVUPS X21, (CX)
+first416:
+	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R10)(BX*4), CX
 	MOVQ    R11, DX
 	DECQ    R9
-	JNZ     group238
+	JNZ     group408
 	VZEROUPPER
 	RET
 
 // func tile6AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
-// Requires: AVX, AVX512F, AVX512VL
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL
 TEXT ·tile6AVX512(SB), NOSPLIT, $0-72
 	// Four rows times a few vectors.
 	MOVQ y+0(FP), AX
@@ -5586,38 +8268,38 @@ TEXT ·tile6AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R9
 	MOVQ groups+56(FP), R10
 
-group247:
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-	VPXORD Z4, Z4, Z4
-	VPXORD Z5, Z5, Z5
-	VPXORD Z6, Z6, Z6
-	VPXORD Z7, Z7, Z7
-	VPXORD Z8, Z8, Z8
-	VPXORD Z9, Z9, Z9
-	VPXORD Z10, Z10, Z10
-	VPXORD Z11, Z11, Z11
-	VPXORD Z12, Z12, Z12
-	VPXORD Z13, Z13, Z13
-	VPXORD Z14, Z14, Z14
-	VPXORD Z15, Z15, Z15
-	VPXORD Z16, Z16, Z16
-	VPXORD Z17, Z17, Z17
-	VPXORD Z18, Z18, Z18
-	VPXORD Z19, Z19, Z19
-	VPXORD Z20, Z20, Z20
-	VPXORD Z21, Z21, Z21
-	VPXORD Z22, Z22, Z22
-	VPXORD Z23, Z23, Z23
+group417:
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
 	MOVQ   CX, R11
 	MOVQ   DX, R12
 	MOVQ   cols+48(FP), R13
 
-vector248:
+vector418:
 	CMPQ        R13, $0x00000010
-	JL          rest249
+	JL          rest419
 	VMOVUPS     (DX), Z24
 	VMOVUPS     (DX)(SI*1), Z25
 	VMOVUPS     (DX)(SI*2), Z26
@@ -5655,11 +8337,11 @@ vector248:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R13
-	JMP         vector248
+	JMP         vector418
 
-rest249:
+rest419:
 	TESTQ       R13, R13
-	JZ          store250
+	JZ          store420
 	LEAQ        wordMasks<>+0(SB), R14
 	KMOVW       (R14)(R13*2), K1
 	VMOVUPS.Z   (DX), K1, Z24
@@ -5698,170 +8380,170 @@ rest249:
 	VFMADD231PS Z29, Z30, Z23
 	ADDQ        $0x00000040, CX
 
-store250:
+store420:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R13
 	VEXTRACTF64X4 $0x01, Z0, Y24
 	VADDPS        Y0, Y24, Y24
-	VEXTRACTF64X4 $0x01, Z1, Y25
-	VADDPS        Y1, Y25, Y25
-	VEXTRACTF64X4 $0x01, Z2, Y26
-	VADDPS        Y2, Y26, Y26
-	VEXTRACTF64X4 $0x01, Z3, Y27
-	VADDPS        Y3, Y27, Y27
-	VSHUFPS       $0xdd, Y25, Y24, Y28
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y28, Y24, Y24
-	VSHUFPS       $0xdd, Y27, Y26, Y28
-	VSHUFPS       $0x88, Y27, Y26, Y25
-	VADDPS        Y28, Y25, Y25
-	VSHUFPS       $0xdd, Y25, Y24, Y26
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y26, Y24, Y24
-	VEXTRACTF32X4 $0x01, Y24, X25
-	VADDPS        X24, X25, X25
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y1, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z2, Y1
+	VADDPS        Y2, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z3, Y2
+	VADDPS        Y3, Y2, Y2
+	VSHUFPS       $0xdd, Y0, Y24, Y3
+	VSHUFPS       $0x88, Y0, Y24, Y24
+	VADDPS        Y3, Y24, Y24
+	VSHUFPS       $0xdd, Y2, Y1, Y3
+	VSHUFPS       $0x88, Y2, Y1, Y0
+	VADDPS        Y3, Y0, Y0
+	VSHUFPS       $0xdd, Y0, Y24, Y1
+	VSHUFPS       $0x88, Y0, Y24, Y24
+	VADDPS        Y1, Y24, Y24
+	VEXTRACTF32X4 $0x01, Y24, X0
+	VADDPS        X24, X0, X0
 	TESTQ         R13, R13
-	JZ            first251
-	VADDPS        (CX), X25, X25
+	JZ            first421
+	VADDPS        (CX), X0, X0
 
-first251:
-	VMOVUPS       X25, (CX)
+first421:
+	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z4, Y24
-	VADDPS        Y4, Y24, Y24
-	VEXTRACTF64X4 $0x01, Z5, Y25
-	VADDPS        Y5, Y25, Y25
-	VEXTRACTF64X4 $0x01, Z6, Y26
-	VADDPS        Y6, Y26, Y26
-	VEXTRACTF64X4 $0x01, Z7, Y27
-	VADDPS        Y7, Y27, Y27
-	VSHUFPS       $0xdd, Y25, Y24, Y28
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y28, Y24, Y24
-	VSHUFPS       $0xdd, Y27, Y26, Y28
-	VSHUFPS       $0x88, Y27, Y26, Y25
-	VADDPS        Y28, Y25, Y25
-	VSHUFPS       $0xdd, Y25, Y24, Y26
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y26, Y24, Y24
-	VEXTRACTF32X4 $0x01, Y24, X25
-	VADDPS        X24, X25, X25
+	VEXTRACTF64X4 $0x01, Z4, Y0
+	VADDPS        Y4, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z5, Y1
+	VADDPS        Y5, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z6, Y2
+	VADDPS        Y6, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z7, Y3
+	VADDPS        Y7, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first252
-	VADDPS        (CX), X25, X25
+	JZ            first422
+	VADDPS        (CX), X1, X1
 
-first252:
-	VMOVUPS       X25, (CX)
+first422:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z8, Y24
-	VADDPS        Y8, Y24, Y24
-	VEXTRACTF64X4 $0x01, Z9, Y25
-	VADDPS        Y9, Y25, Y25
-	VEXTRACTF64X4 $0x01, Z10, Y26
-	VADDPS        Y10, Y26, Y26
-	VEXTRACTF64X4 $0x01, Z11, Y27
-	VADDPS        Y11, Y27, Y27
-	VSHUFPS       $0xdd, Y25, Y24, Y28
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y28, Y24, Y24
-	VSHUFPS       $0xdd, Y27, Y26, Y28
-	VSHUFPS       $0x88, Y27, Y26, Y25
-	VADDPS        Y28, Y25, Y25
-	VSHUFPS       $0xdd, Y25, Y24, Y26
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y26, Y24, Y24
-	VEXTRACTF32X4 $0x01, Y24, X25
-	VADDPS        X24, X25, X25
+	VEXTRACTF64X4 $0x01, Z8, Y0
+	VADDPS        Y8, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z9, Y1
+	VADDPS        Y9, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z10, Y2
+	VADDPS        Y10, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z11, Y3
+	VADDPS        Y11, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first253
-	VADDPS        (CX), X25, X25
+	JZ            first423
+	VADDPS        (CX), X1, X1
 
-first253:
-	VMOVUPS       X25, (CX)
+first423:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z12, Y24
-	VADDPS        Y12, Y24, Y24
-	VEXTRACTF64X4 $0x01, Z13, Y25
-	VADDPS        Y13, Y25, Y25
-	VEXTRACTF64X4 $0x01, Z14, Y26
-	VADDPS        Y14, Y26, Y26
-	VEXTRACTF64X4 $0x01, Z15, Y27
-	VADDPS        Y15, Y27, Y27
-	VSHUFPS       $0xdd, Y25, Y24, Y28
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y28, Y24, Y24
-	VSHUFPS       $0xdd, Y27, Y26, Y28
-	VSHUFPS       $0x88, Y27, Y26, Y25
-	VADDPS        Y28, Y25, Y25
-	VSHUFPS       $0xdd, Y25, Y24, Y26
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y26, Y24, Y24
-	VEXTRACTF32X4 $0x01, Y24, X25
-	VADDPS        X24, X25, X25
+	VEXTRACTF64X4 $0x01, Z12, Y0
+	VADDPS        Y12, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z13, Y1
+	VADDPS        Y13, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z14, Y2
+	VADDPS        Y14, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z15, Y3
+	VADDPS        Y15, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first254
-	VADDPS        (CX), X25, X25
+	JZ            first424
+	VADDPS        (CX), X1, X1
 
-first254:
-	VMOVUPS       X25, (CX)
+first424:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z16, Y24
-	VADDPS        Y16, Y24, Y24
-	VEXTRACTF64X4 $0x01, Z17, Y25
-	VADDPS        Y17, Y25, Y25
-	VEXTRACTF64X4 $0x01, Z18, Y26
-	VADDPS        Y18, Y26, Y26
-	VEXTRACTF64X4 $0x01, Z19, Y27
-	VADDPS        Y19, Y27, Y27
-	VSHUFPS       $0xdd, Y25, Y24, Y28
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y28, Y24, Y24
-	VSHUFPS       $0xdd, Y27, Y26, Y28
-	VSHUFPS       $0x88, Y27, Y26, Y25
-	VADDPS        Y28, Y25, Y25
-	VSHUFPS       $0xdd, Y25, Y24, Y26
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y26, Y24, Y24
-	VEXTRACTF32X4 $0x01, Y24, X25
-	VADDPS        X24, X25, X25
+	VEXTRACTF64X4 $0x01, Z16, Y0
+	VADDPS        Y16, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z17, Y1
+	VADDPS        Y17, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z18, Y2
+	VADDPS        Y18, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z19, Y3
+	VADDPS        Y19, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first255
-	VADDPS        (CX), X25, X25
+	JZ            first425
+	VADDPS        (CX), X1, X1
 
-first255:
-	VMOVUPS       X25, (CX)
+first425:
+	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
-	VEXTRACTF64X4 $0x01, Z20, Y24
-	VADDPS        Y20, Y24, Y24
-	VEXTRACTF64X4 $0x01, Z21, Y25
-	VADDPS        Y21, Y25, Y25
-	VEXTRACTF64X4 $0x01, Z22, Y26
-	VADDPS        Y22, Y26, Y26
-	VEXTRACTF64X4 $0x01, Z23, Y27
-	VADDPS        Y23, Y27, Y27
-	VSHUFPS       $0xdd, Y25, Y24, Y28
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y28, Y24, Y24
-	VSHUFPS       $0xdd, Y27, Y26, Y28
-	VSHUFPS       $0x88, Y27, Y26, Y25
-	VADDPS        Y28, Y25, Y25
-	VSHUFPS       $0xdd, Y25, Y24, Y26
-	VSHUFPS       $0x88, Y25, Y24, Y24
-	VADDPS        Y26, Y24, Y24
-	VEXTRACTF32X4 $0x01, Y24, X25
-	VADDPS        X24, X25, X25
+	VEXTRACTF64X4 $0x01, Z20, Y0
+	VADDPS        Y20, Y0, Y0
+	VEXTRACTF64X4 $0x01, Z21, Y1
+	VADDPS        Y21, Y1, Y1
+	VEXTRACTF64X4 $0x01, Z22, Y2
+	VADDPS        Y22, Y2, Y2
+	VEXTRACTF64X4 $0x01, Z23, Y3
+	VADDPS        Y23, Y3, Y3
+	VSHUFPS       $0xdd, Y1, Y0, Y4
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y4, Y0, Y0
+	VSHUFPS       $0xdd, Y3, Y2, Y4
+	VSHUFPS       $0x88, Y3, Y2, Y1
+	VADDPS        Y4, Y1, Y1
+	VSHUFPS       $0xdd, Y1, Y0, Y2
+	VSHUFPS       $0x88, Y1, Y0, Y0
+	VADDPS        Y2, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first256
-	VADDPS        (CX), X25, X25
+	JZ            first426
+	VADDPS        (CX), X1, X1
 
-first256:
-	VMOVUPS X25, (CX)
+first426:
+	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R11)(BX*4), CX
 	MOVQ    R12, DX
 	DECQ    R10
-	JNZ     group247
+	JNZ     group417
 	VZEROUPPER
 	RET
 
@@ -5875,9 +8557,9 @@ TEXT ·accumulateF32AVX512(SB), NOSPLIT, $0-40
 	MOVQ DX, BX
 	SHLQ $0x02, BX
 
-strip257:
+strip427:
 	CMPQ    DX, $0x00000080
-	JL      narrower258
+	JL      narrower428
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -5890,10 +8572,10 @@ strip257:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row259:
+row429:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next260
+	JZ           next430
 	VBROADCASTSS (SI), Z8
 	VMOVUPS      (R8), Z9
 	VFMADD231PS  Z9, Z8, Z0
@@ -5912,11 +8594,11 @@ row259:
 	VMOVUPS      448(R8), Z9
 	VFMADD231PS  Z9, Z8, Z7
 
-next260:
+next430:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row259
+	JNZ     row429
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -5928,12 +8610,12 @@ next260:
 	ADDQ    $0x00000200, AX
 	ADDQ    $0x00000200, CX
 	SUBQ    $0x00000080, DX
-	JMP     strip257
+	JMP     strip427
 
-narrower258:
-strip261:
+narrower428:
+strip431:
 	CMPQ    DX, $0x00000040
-	JL      narrower262
+	JL      narrower432
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -5942,10 +8624,10 @@ strip261:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row263:
+row433:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next264
+	JZ           next434
 	VBROADCASTSS (SI), Z4
 	VMOVUPS      (R8), Z5
 	VFMADD231PS  Z5, Z4, Z0
@@ -5956,11 +8638,11 @@ row263:
 	VMOVUPS      192(R8), Z5
 	VFMADD231PS  Z5, Z4, Z3
 
-next264:
+next434:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row263
+	JNZ     row433
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -5968,93 +8650,93 @@ next264:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip261
+	JMP     strip431
 
-narrower262:
-strip265:
+narrower432:
+strip435:
 	CMPQ    DX, $0x00000020
-	JL      narrower266
+	JL      narrower436
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row267:
+row437:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next268
+	JZ           next438
 	VBROADCASTSS (SI), Z2
 	VMOVUPS      (R8), Z3
 	VFMADD231PS  Z3, Z2, Z0
 	VMOVUPS      64(R8), Z3
 	VFMADD231PS  Z3, Z2, Z1
 
-next268:
+next438:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row267
+	JNZ     row437
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip265
+	JMP     strip435
 
-narrower266:
-strip269:
+narrower436:
+strip439:
 	CMPQ    DX, $0x00000010
-	JL      narrower270
+	JL      narrower440
 	VMOVUPS (AX), Z0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row271:
+row441:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next272
+	JZ           next442
 	VBROADCASTSS (SI), Z1
 	VMOVUPS      (R8), Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next272:
+next442:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row271
+	JNZ     row441
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip269
+	JMP     strip439
 
-narrower270:
+narrower440:
 	TESTQ     DX, DX
-	JZ        done273
+	JZ        done443
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
 	MOVQ      p+8(FP), DX
 	MOVQ      count+32(FP), SI
 
-row274:
+row444:
 	MOVL         (DX), DI
 	ADDL         DI, DI
-	JZ           next275
+	JZ           next445
 	VBROADCASTSS (DX), Z1
 	VMOVUPS.Z    (CX), K1, Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next275:
+next445:
 	ADDQ    $0x00000004, DX
 	ADDQ    BX, CX
 	DECQ    SI
-	JNZ     row274
+	JNZ     row444
 	VMOVUPS Z0, K1, (AX)
 
-done273:
+done443:
 	VZEROUPPER
 	RET
 
@@ -6068,9 +8750,9 @@ TEXT ·accumulateF16AVX512(SB), NOSPLIT, $0-40
 	MOVQ DX, BX
 	SHLQ $0x01, BX
 
-strip276:
+strip446:
 	CMPQ    DX, $0x00000080
-	JL      narrower277
+	JL      narrower447
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -6083,10 +8765,10 @@ strip276:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row278:
+row448:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next279
+	JZ           next449
 	VBROADCASTSS (SI), Z8
 	VCVTPH2PS    (R8), Z9
 	VFMADD231PS  Z9, Z8, Z0
@@ -6105,11 +8787,11 @@ row278:
 	VCVTPH2PS    224(R8), Z9
 	VFMADD231PS  Z9, Z8, Z7
 
-next279:
+next449:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row278
+	JNZ     row448
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -6121,12 +8803,12 @@ next279:
 	ADDQ    $0x00000200, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000080, DX
-	JMP     strip276
+	JMP     strip446
 
-narrower277:
-strip280:
+narrower447:
+strip450:
 	CMPQ    DX, $0x00000040
-	JL      narrower281
+	JL      narrower451
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -6135,10 +8817,10 @@ strip280:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row282:
+row452:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next283
+	JZ           next453
 	VBROADCASTSS (SI), Z4
 	VCVTPH2PS    (R8), Z5
 	VFMADD231PS  Z5, Z4, Z0
@@ -6149,11 +8831,11 @@ row282:
 	VCVTPH2PS    96(R8), Z5
 	VFMADD231PS  Z5, Z4, Z3
 
-next283:
+next453:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row282
+	JNZ     row452
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -6161,94 +8843,323 @@ next283:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip280
+	JMP     strip450
 
-narrower281:
-strip284:
+narrower451:
+strip454:
 	CMPQ    DX, $0x00000020
-	JL      narrower285
+	JL      narrower455
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row286:
+row456:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next287
+	JZ           next457
 	VBROADCASTSS (SI), Z2
 	VCVTPH2PS    (R8), Z3
 	VFMADD231PS  Z3, Z2, Z0
 	VCVTPH2PS    32(R8), Z3
 	VFMADD231PS  Z3, Z2, Z1
 
-next287:
+next457:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row286
+	JNZ     row456
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip284
+	JMP     strip454
 
-narrower285:
-strip288:
+narrower455:
+strip458:
 	CMPQ    DX, $0x00000010
-	JL      narrower289
+	JL      narrower459
 	VMOVUPS (AX), Z0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row290:
+row460:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next291
+	JZ           next461
 	VBROADCASTSS (SI), Z1
 	VCVTPH2PS    (R8), Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next291:
+next461:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row290
+	JNZ     row460
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip288
+	JMP     strip458
 
-narrower289:
+narrower459:
 	TESTQ     DX, DX
-	JZ        done292
+	JZ        done462
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
 	MOVQ      p+8(FP), DX
 	MOVQ      count+32(FP), SI
 
-row293:
+row463:
 	MOVL         (DX), DI
 	ADDL         DI, DI
-	JZ           next294
+	JZ           next464
 	VBROADCASTSS (DX), Z1
 	VMOVDQU16.Z  (CX), K1, Y2
 	VCVTPH2PS    Y2, Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next294:
+next464:
 	ADDQ    $0x00000004, DX
 	ADDQ    BX, CX
 	DECQ    SI
-	JNZ     row293
+	JNZ     row463
 	VMOVUPS Z0, K1, (AX)
 
-done292:
+done462:
+	VZEROUPPER
+	RET
+
+// func accumulateI8AVX512(y *float32, p *float32, v *byte, scales *float32, n int, count int)
+// Requires: AVX, AVX512F
+TEXT ·accumulateI8AVX512(SB), NOSPLIT, $0-48
+	// y[c] += sum of p[j]*scales[j]*v[j,c]
+	MOVQ y+0(FP), AX
+	MOVQ v+16(FP), CX
+	MOVQ n+32(FP), DX
+	MOVQ DX, BX
+	SHLQ $0x00, BX
+
+strip465:
+	CMPQ    DX, $0x00000080
+	JL      narrower466
+	VMOVUPS (AX), Z0
+	VMOVUPS 64(AX), Z1
+	VMOVUPS 128(AX), Z2
+	VMOVUPS 192(AX), Z3
+	VMOVUPS 256(AX), Z4
+	VMOVUPS 320(AX), Z5
+	VMOVUPS 384(AX), Z6
+	VMOVUPS 448(AX), Z7
+	MOVQ    p+8(FP), SI
+	MOVQ    count+40(FP), DI
+	MOVQ    CX, R8
+	MOVQ    scales+24(FP), R10
+
+row467:
+	MOVL         (SI), R9
+	ADDL         R9, R9
+	JZ           next468
+	VBROADCASTSS (SI), Z8
+	VBROADCASTSS (R10), Z9
+	VMULPS       Z9, Z8, Z8
+	VPMOVSXBD    (R8), Z9
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z8, Z0
+	VPMOVSXBD    16(R8), Z9
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z8, Z1
+	VPMOVSXBD    32(R8), Z9
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z8, Z2
+	VPMOVSXBD    48(R8), Z9
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z8, Z3
+	VPMOVSXBD    64(R8), Z9
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z8, Z4
+	VPMOVSXBD    80(R8), Z9
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z8, Z5
+	VPMOVSXBD    96(R8), Z9
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z8, Z6
+	VPMOVSXBD    112(R8), Z9
+	VCVTDQ2PS    Z9, Z9
+	VFMADD231PS  Z9, Z8, Z7
+
+next468:
+	ADDQ    $0x00000004, SI
+	ADDQ    $0x00000004, R10
+	ADDQ    BX, R8
+	DECQ    DI
+	JNZ     row467
+	VMOVUPS Z0, (AX)
+	VMOVUPS Z1, 64(AX)
+	VMOVUPS Z2, 128(AX)
+	VMOVUPS Z3, 192(AX)
+	VMOVUPS Z4, 256(AX)
+	VMOVUPS Z5, 320(AX)
+	VMOVUPS Z6, 384(AX)
+	VMOVUPS Z7, 448(AX)
+	ADDQ    $0x00000200, AX
+	ADDQ    $0x00000080, CX
+	SUBQ    $0x00000080, DX
+	JMP     strip465
+
+narrower466:
+strip469:
+	CMPQ    DX, $0x00000040
+	JL      narrower470
+	VMOVUPS (AX), Z0
+	VMOVUPS 64(AX), Z1
+	VMOVUPS 128(AX), Z2
+	VMOVUPS 192(AX), Z3
+	MOVQ    p+8(FP), SI
+	MOVQ    count+40(FP), DI
+	MOVQ    CX, R8
+	MOVQ    scales+24(FP), R10
+
+row471:
+	MOVL         (SI), R9
+	ADDL         R9, R9
+	JZ           next472
+	VBROADCASTSS (SI), Z4
+	VBROADCASTSS (R10), Z5
+	VMULPS       Z5, Z4, Z4
+	VPMOVSXBD    (R8), Z5
+	VCVTDQ2PS    Z5, Z5
+	VFMADD231PS  Z5, Z4, Z0
+	VPMOVSXBD    16(R8), Z5
+	VCVTDQ2PS    Z5, Z5
+	VFMADD231PS  Z5, Z4, Z1
+	VPMOVSXBD    32(R8), Z5
+	VCVTDQ2PS    Z5, Z5
+	VFMADD231PS  Z5, Z4, Z2
+	VPMOVSXBD    48(R8), Z5
+	VCVTDQ2PS    Z5, Z5
+	VFMADD231PS  Z5, Z4, Z3
+
+next472:
+	ADDQ    $0x00000004, SI
+	ADDQ    $0x00000004, R10
+	ADDQ    BX, R8
+	DECQ    DI
+	JNZ     row471
+	VMOVUPS Z0, (AX)
+	VMOVUPS Z1, 64(AX)
+	VMOVUPS Z2, 128(AX)
+	VMOVUPS Z3, 192(AX)
+	ADDQ    $0x00000100, AX
+	ADDQ    $0x00000040, CX
+	SUBQ    $0x00000040, DX
+	JMP     strip469
+
+narrower470:
+strip473:
+	CMPQ    DX, $0x00000020
+	JL      narrower474
+	VMOVUPS (AX), Z0
+	VMOVUPS 64(AX), Z1
+	MOVQ    p+8(FP), SI
+	MOVQ    count+40(FP), DI
+	MOVQ    CX, R8
+	MOVQ    scales+24(FP), R10
+
+row475:
+	MOVL         (SI), R9
+	ADDL         R9, R9
+	JZ           next476
+	VBROADCASTSS (SI), Z2
+	VBROADCASTSS (R10), Z3
+	VMULPS       Z3, Z2, Z2
+	VPMOVSXBD    (R8), Z3
+	VCVTDQ2PS    Z3, Z3
+	VFMADD231PS  Z3, Z2, Z0
+	VPMOVSXBD    16(R8), Z3
+	VCVTDQ2PS    Z3, Z3
+	VFMADD231PS  Z3, Z2, Z1
+
+next476:
+	ADDQ    $0x00000004, SI
+	ADDQ    $0x00000004, R10
+	ADDQ    BX, R8
+	DECQ    DI
+	JNZ     row475
+	VMOVUPS Z0, (AX)
+	VMOVUPS Z1, 64(AX)
+	ADDQ    $0x00000080, AX
+	ADDQ    $0x00000020, CX
+	SUBQ    $0x00000020, DX
+	JMP     strip473
+
+narrower474:
+strip477:
+	CMPQ    DX, $0x00000010
+	JL      narrower478
+	VMOVUPS (AX), Z0
+	MOVQ    p+8(FP), SI
+	MOVQ    count+40(FP), DI
+	MOVQ    CX, R8
+	MOVQ    scales+24(FP), R10
+
+row479:
+	MOVL         (SI), R9
+	ADDL         R9, R9
+	JZ           next480
+	VBROADCASTSS (SI), Z1
+	VBROADCASTSS (R10), Z2
+	VMULPS       Z2, Z1, Z1
+	VPMOVSXBD    (R8), Z2
+	VCVTDQ2PS    Z2, Z2
+	VFMADD231PS  Z2, Z1, Z0
+
+next480:
+	ADDQ    $0x00000004, SI
+	ADDQ    $0x00000004, R10
+	ADDQ    BX, R8
+	DECQ    DI
+	JNZ     row479
+	VMOVUPS Z0, (AX)
+	ADDQ    $0x00000040, AX
+	ADDQ    $0x00000010, CX
+	SUBQ    $0x00000010, DX
+	JMP     strip477
+
+narrower478:
+	TESTQ     DX, DX
+	JZ        done481
+	LEAQ      wordMasks<>+0(SB), SI
+	KMOVW     (SI)(DX*2), K1
+	VMOVUPS.Z (AX), K1, Z0
+	MOVQ      p+8(FP), DX
+	MOVQ      count+40(FP), SI
+	MOVQ      scales+24(FP), R8
+
+row482:
+	MOVL         (DX), DI
+	ADDL         DI, DI
+	JZ           next483
+	VBROADCASTSS (DX), Z1
+	VBROADCASTSS (R8), Z2
+	VMULPS       Z2, Z1, Z1
+	VPMOVSXBD.Z  (CX), K1, Z2
+	VCVTDQ2PS    Z2, Z2
+	VFMADD231PS  Z2, Z1, Z0
+
+next483:
+	ADDQ    $0x00000004, DX
+	ADDQ    $0x00000004, R8
+	ADDQ    BX, CX
+	DECQ    SI
+	JNZ     row482
+	VMOVUPS Z0, K1, (AX)
+
+done481:
 	VZEROUPPER
 	RET
 
@@ -6262,9 +9173,9 @@ TEXT ·axpyAVX512(SB), NOSPLIT, $0-32
 	MOVQ         x+8(FP), CX
 	MOVQ         n+24(FP), DX
 
-loop295:
+loop484:
 	CMPQ        DX, $0x00000010
-	JL          rest296
+	JL          rest485
 	VMOVUPS     (AX), Z1
 	VMOVUPS     (CX), Z2
 	VFMADD231PS Z2, Z0, Z1
@@ -6272,11 +9183,11 @@ loop295:
 	ADDQ        $0x00000040, AX
 	ADDQ        $0x00000040, CX
 	SUBQ        $0x00000010, DX
-	JMP         loop295
+	JMP         loop484
 
-rest296:
+rest485:
 	TESTQ       DX, DX
-	JZ          done297
+	JZ          done486
 	LEAQ        wordMasks<>+0(SB), BX
 	KMOVW       (BX)(DX*2), K1
 	VMOVUPS.Z   (AX), K1, Z1
@@ -6284,7 +9195,7 @@ rest296:
 	VFMADD231PS Z2, Z0, Z1
 	VMOVUPS     Z1, K1, (AX)
 
-done297:
+done486:
 	VZEROUPPER
 	RET
 
@@ -6296,9 +9207,9 @@ TEXT ·addAVX512(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop298:
+loop487:
 	CMPQ    DX, $0x00000010
-	JL      rest299
+	JL      rest488
 	VMOVUPS (AX), Z0
 	VMOVUPS (CX), Z1
 	VADDPS  Z1, Z0, Z0
@@ -6306,11 +9217,11 @@ loop298:
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     loop298
+	JMP     loop487
 
-rest299:
+rest488:
 	TESTQ     DX, DX
-	JZ        done300
+	JZ        done489
 	LEAQ      wordMasks<>+0(SB), BX
 	KMOVW     (BX)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
@@ -6318,7 +9229,7 @@ rest299:
 	VADDPS    Z1, Z0, Z0
 	VMOVUPS   Z0, K1, (AX)
 
-done300:
+done489:
 	VZEROUPPER
 	RET
 
@@ -6330,9 +9241,9 @@ TEXT ·mulAVX512(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop301:
+loop490:
 	CMPQ    DX, $0x00000010
-	JL      rest302
+	JL      rest491
 	VMOVUPS (AX), Z0
 	VMOVUPS (CX), Z1
 	VMULPS  Z1, Z0, Z0
@@ -6340,11 +9251,11 @@ loop301:
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     loop301
+	JMP     loop490
 
-rest302:
+rest491:
 	TESTQ     DX, DX
-	JZ        done303
+	JZ        done492
 	LEAQ      wordMasks<>+0(SB), BX
 	KMOVW     (BX)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
@@ -6352,7 +9263,7 @@ rest302:
 	VMULPS    Z1, Z0, Z0
 	VMOVUPS   Z0, K1, (AX)
 
-done303:
+done492:
 	VZEROUPPER
 	RET
 
@@ -6365,26 +9276,26 @@ TEXT ·scaleAVX512(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop304:
+loop493:
 	CMPQ    CX, $0x00000010
-	JL      rest305
+	JL      rest494
 	VMOVUPS (AX), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop304
+	JMP     loop493
 
-rest305:
+rest494:
 	TESTQ     CX, CX
-	JZ        done306
+	JZ        done495
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z1
 	VMULPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done306:
+done495:
 	VZEROUPPER
 	RET
 
@@ -6399,9 +9310,9 @@ TEXT ·scaleMulAVX512(SB), NOSPLIT, $0-40
 	MOVQ         w+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop307:
+loop496:
 	CMPQ    BX, $0x00000010
-	JL      rest308
+	JL      rest497
 	VMOVUPS (CX), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS (DX), Z2
@@ -6411,11 +9322,11 @@ loop307:
 	ADDQ    $0x00000040, CX
 	ADDQ    $0x00000040, DX
 	SUBQ    $0x00000010, BX
-	JMP     loop307
+	JMP     loop496
 
-rest308:
+rest497:
 	TESTQ     BX, BX
-	JZ        done309
+	JZ        done498
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(BX*2), K1
 	VMOVUPS.Z (CX), K1, Z1
@@ -6424,7 +9335,7 @@ rest308:
 	VMULPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done309:
+done498:
 	VZEROUPPER
 	RET
 
@@ -6437,26 +9348,26 @@ TEXT ·addConstAVX512(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop310:
+loop499:
 	CMPQ    CX, $0x00000010
-	JL      rest311
+	JL      rest500
 	VMOVUPS (AX), Z1
 	VADDPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop310
+	JMP     loop499
 
-rest311:
+rest500:
 	TESTQ     CX, CX
-	JZ        done312
+	JZ        done501
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z1
 	VADDPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done312:
+done501:
 	VZEROUPPER
 	RET
 
@@ -6469,26 +9380,26 @@ TEXT ·updateLowAVX512(SB), NOSPLIT, $0-24
 	MOVQ         low+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop313:
+loop502:
 	CMPQ    CX, $0x00000010
-	JL      rest314
+	JL      rest503
 	VMOVUPS (AX), Z1
 	VMINPS  Z1, Z0, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop313
+	JMP     loop502
 
-rest314:
+rest503:
 	TESTQ     CX, CX
-	JZ        done315
+	JZ        done504
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z1
 	VMINPS    Z1, Z0, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done315:
+done504:
 	VZEROUPPER
 	RET
 
@@ -6501,25 +9412,25 @@ TEXT ·maximumAVX512(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
 
-loop316:
+loop505:
 	CMPQ    CX, $0x00000010
-	JL      rest317
+	JL      rest506
 	VMOVUPS (AX), Z2
 	VMAXPS  Z1, Z2, Z1
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop316
+	JMP     loop505
 
-rest317:
+rest506:
 	TESTQ     CX, CX
-	JZ        done318
+	JZ        done507
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z2
 	VBLENDMPS Z2, Z0, K1, Z2
 	VMAXPS    Z1, Z2, Z1
 
-done318:
+done507:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VMAXPS        Y1, Y0, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -6533,34 +9444,34 @@ done318:
 	RET
 
 // func penaliseAVX512(s *float32, low *float32, level *float32, field float32, slope float32, n int) float32
-// Requires: AVX, AVX512F, AVX512VL, SSE
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL, SSE
 TEXT ·penaliseAVX512(SB), NOSPLIT, $0-44
 	// low = min(low, field); s -= slope*max(0, level-low); the largest penalty
 	MOVSS        field+24(FP), X0
 	VBROADCASTSS X0, Z0
-	MOVSS        slope+28(FP), X3
-	VBROADCASTSS X3, Z3
-	VPXORD       Z1, Z1, Z1
-	VPXORD       Z2, Z2, Z2
+	MOVSS        slope+28(FP), X1
+	VBROADCASTSS X1, Z1
+	VXORPS       Z2, Z2, Z2
+	VXORPS       Z3, Z3, Z3
 	MOVQ         s+0(FP), AX
 	MOVQ         low+8(FP), CX
 	MOVQ         level+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop319:
+loop508:
 	CMPQ      BX, $0x00000010
-	JL        rest320
+	JL        rest509
 	VMOVUPS   (CX), Z4
 	VMOVUPS   (DX), Z5
 	VMINPS    Z4, Z0, Z4
 	VMOVUPS   Z4, (CX)
 	VSUBPS    Z4, Z5, Z4
-	VMAXPS    Z2, Z4, Z4
+	VMAXPS    zero<>+0(SB), Z4, Z4
 	VMINPS    largest<>+0(SB), Z4, Z4
-	VMULPS    Z3, Z4, Z4
+	VMULPS    Z1, Z4, Z4
 	VCMPPS    $0x00, infinity<>+0(SB), Z5, K1
-	VBLENDMPS Z2, Z4, K1, Z4
-	VMAXPS    Z1, Z4, Z1
+	VBLENDMPS Z3, Z4, K1, Z4
+	VMAXPS    Z2, Z4, Z2
 	VMOVUPS   (AX), Z6
 	VSUBPS    Z4, Z6, Z6
 	VMOVUPS   negInfinity<>+0(SB), Z4
@@ -6571,11 +9482,11 @@ loop319:
 	ADDQ      $0x00000040, CX
 	ADDQ      $0x00000040, DX
 	SUBQ      $0x00000010, BX
-	JMP       loop319
+	JMP       loop508
 
-rest320:
+rest509:
 	TESTQ     BX, BX
-	JZ        done321
+	JZ        done510
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(BX*2), K1
 	VMOVUPS.Z (CX), K1, Z4
@@ -6583,23 +9494,23 @@ rest320:
 	VMINPS    Z4, Z0, Z4
 	VMOVUPS   Z4, K1, (CX)
 	VSUBPS    Z4, Z5, Z0
-	VMAXPS    Z2, Z0, Z0
+	VMAXPS    zero<>+0(SB), Z0, Z0
 	VMINPS    largest<>+0(SB), Z0, Z0
-	VMULPS    Z3, Z0, Z0
+	VMULPS    Z1, Z0, Z0
 	VCMPPS    $0x00, infinity<>+0(SB), Z5, K2
-	VBLENDMPS Z2, Z0, K2, Z0
-	VBLENDMPS Z0, Z2, K1, Z0
-	VMAXPS    Z1, Z0, Z1
-	VMOVUPS.Z (AX), K1, Z2
-	VSUBPS    Z0, Z2, Z2
+	VBLENDMPS Z3, Z0, K2, Z0
+	VBLENDMPS Z0, Z3, K1, Z0
+	VMAXPS    Z2, Z0, Z2
+	VMOVUPS.Z (AX), K1, Z1
+	VSUBPS    Z0, Z1, Z1
 	VMOVUPS   negInfinity<>+0(SB), Z0
 	VCMPPS    $0x00, infinity<>+0(SB), Z5, K2
-	VBLENDMPS Z0, Z2, K2, Z2
-	VMOVUPS   Z2, K1, (AX)
+	VBLENDMPS Z0, Z1, K2, Z1
+	VMOVUPS   Z1, K1, (AX)
 
-done321:
-	VEXTRACTF64X4 $0x01, Z1, Y0
-	VMAXPS        Y1, Y0, Y0
+done510:
+	VEXTRACTF64X4 $0x01, Z2, Y0
+	VMAXPS        Y2, Y0, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VMAXPS        X0, X1, X1
 	VPERMILPS     $0x4e, X1, X0
@@ -6611,19 +9522,19 @@ done321:
 	RET
 
 // func expSumAVX512(s *float32, max float32, n int) float32
-// Requires: AVX, AVX512F, AVX512VL, SSE
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL, SSE
 TEXT ·expSumAVX512(SB), NOSPLIT, $0-28
 	// s = exp(s-max), and the sum
 	MOVSS        max+8(FP), X0
 	VBROADCASTSS X0, Z0
-	VPXORD       Z1, Z1, Z1
-	VPXORD       Z2, Z2, Z2
+	VXORPS       Z1, Z1, Z1
+	VXORPS       Z2, Z2, Z2
 	MOVQ         s+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop322:
+loop511:
 	CMPQ         CX, $0x00000010
-	JL           rest323
+	JL           rest512
 	VMOVUPS      (AX), Z3
 	VSUBPS       Z0, Z3, Z3
 	VMOVUPS      expLow<>+0(SB), Z4
@@ -6650,11 +9561,11 @@ loop322:
 	VADDPS       Z7, Z1, Z1
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop322
+	JMP          loop511
 
-rest323:
+rest512:
 	TESTQ        CX, CX
-	JZ           done324
+	JZ           done513
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z3
@@ -6683,7 +9594,7 @@ rest323:
 	VMOVUPS      Z6, K1, (AX)
 	VADDPS       Z6, Z1, Z1
 
-done324:
+done513:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VADDPS        Y1, Y0, Y0
 	VSHUFPS       $0xdd, Y0, Y0, Y1
@@ -6705,9 +9616,9 @@ TEXT ·siluAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop325:
+loop514:
 	CMPQ         CX, $0x00000010
-	JL           rest326
+	JL           rest515
 	VMOVUPS      (AX), Z0
 	VPXORD       signBit<>+0(SB), Z0, Z1
 	VMOVUPS      expLow<>+0(SB), Z2
@@ -6735,11 +9646,11 @@ loop325:
 	VMOVUPS      Z0, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop325
+	JMP          loop514
 
-rest326:
+rest515:
 	TESTQ        CX, CX
-	JZ           done327
+	JZ           done516
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z0
@@ -6768,7 +9679,7 @@ rest326:
 	VDIVPS       Z5, Z0, Z0
 	VMOVUPS      Z0, K1, (AX)
 
-done327:
+done516:
 	VZEROUPPER
 	RET
 
@@ -6779,9 +9690,9 @@ TEXT ·sigmoidAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop328:
+loop517:
 	CMPQ         CX, $0x00000010
-	JL           rest329
+	JL           rest518
 	VMOVUPS      (AX), Z0
 	VPXORD       signBit<>+0(SB), Z0, Z0
 	VMOVUPS      expLow<>+0(SB), Z2
@@ -6810,11 +9721,11 @@ loop328:
 	VMOVUPS      Z0, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop328
+	JMP          loop517
 
-rest329:
+rest518:
 	TESTQ        CX, CX
-	JZ           done330
+	JZ           done519
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z0
@@ -6844,20 +9755,20 @@ rest329:
 	VDIVPS       Z1, Z0, Z0
 	VMOVUPS      Z0, K1, (AX)
 
-done330:
+done519:
 	VZEROUPPER
 	RET
 
 // func geluAVX512(y *float32, n int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F
 TEXT ·geluAVX512(SB), NOSPLIT, $0-16
 	// y *= (1 + erf(y/sqrt(2))) / 2
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop331:
+loop520:
 	CMPQ         CX, $0x00000010
-	JL           rest332
+	JL           rest521
 	VMOVUPS      (AX), Z0
 	VPANDD       signBit<>+0(SB), Z0, Z1
 	VPXORD       Z1, Z0, Z1
@@ -6896,17 +9807,17 @@ loop331:
 	VMULPS       Z6, Z3, Z3
 	VMULPS       half<>+0(SB), Z3, Z3
 	VMULPS       Z1, Z3, Z3
-	VPXORD       Z7, Z7, Z7
-	VMAXPS       Z0, Z7, Z7
-	VSUBPS       Z3, Z7, Z7
-	VMOVUPS      Z7, (AX)
+	VXORPS       Z1, Z1, Z1
+	VMAXPS       Z0, Z1, Z1
+	VSUBPS       Z3, Z1, Z1
+	VMOVUPS      Z1, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop331
+	JMP          loop520
 
-rest332:
+rest521:
 	TESTQ        CX, CX
-	JZ           done333
+	JZ           done522
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z0
@@ -6947,12 +9858,12 @@ rest332:
 	VMULPS       Z6, Z3, Z3
 	VMULPS       half<>+0(SB), Z3, Z3
 	VMULPS       Z1, Z3, Z3
-	VPXORD       Z8, Z8, Z8
-	VMAXPS       Z0, Z8, Z8
-	VSUBPS       Z3, Z8, Z8
-	VMOVUPS      Z8, K1, (AX)
+	VXORPS       Z1, Z1, Z1
+	VMAXPS       Z0, Z1, Z1
+	VSUBPS       Z3, Z1, Z1
+	VMOVUPS      Z1, K1, (AX)
 
-done333:
+done522:
 	VZEROUPPER
 	RET
 
@@ -6963,9 +9874,9 @@ TEXT ·geluTanhAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop334:
+loop523:
 	CMPQ         CX, $0x00000010
-	JL           rest335
+	JL           rest524
 	VMOVUPS      (AX), Z0
 	VMULPS       Z0, Z0, Z1
 	VMULPS       geluB<>+0(SB), Z1, Z1
@@ -6996,11 +9907,11 @@ loop334:
 	VMOVUPS      Z0, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop334
+	JMP          loop523
 
-rest335:
+rest524:
 	TESTQ        CX, CX
-	JZ           done336
+	JZ           done525
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z0
@@ -7032,39 +9943,39 @@ rest335:
 	VDIVPS       Z5, Z0, Z0
 	VMOVUPS      Z0, K1, (AX)
 
-done336:
+done525:
 	VZEROUPPER
 	RET
 
 // func reluAVX512(y *float32, n int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512DQ, AVX512F
 TEXT ·reluAVX512(SB), NOSPLIT, $0-16
 	// y = max(0, y)
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop337:
+loop526:
 	CMPQ    CX, $0x00000010
-	JL      rest338
+	JL      rest527
 	VMOVUPS (AX), Z0
-	VPXORD  Z1, Z1, Z1
+	VXORPS  Z1, Z1, Z1
 	VMAXPS  Z0, Z1, Z0
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop337
+	JMP     loop526
 
-rest338:
+rest527:
 	TESTQ     CX, CX
-	JZ        done339
+	JZ        done528
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
-	VPXORD    Z2, Z2, Z2
-	VMAXPS    Z0, Z2, Z0
+	VXORPS    Z1, Z1, Z1
+	VMAXPS    Z0, Z1, Z0
 	VMOVUPS   Z0, K1, (AX)
 
-done339:
+done528:
 	VZEROUPPER
 	RET
 
@@ -7075,9 +9986,9 @@ TEXT ·tanhAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop340:
+loop529:
 	CMPQ         CX, $0x00000010
-	JL           rest341
+	JL           rest530
 	VMOVUPS      (AX), Z0
 	VPANDD       signBit<>+0(SB), Z0, Z2
 	VPXORD       Z2, Z0, Z1
@@ -7121,11 +10032,11 @@ loop340:
 	VMOVUPS      Z3, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop340
+	JMP          loop529
 
-rest341:
+rest530:
 	TESTQ        CX, CX
-	JZ           done342
+	JZ           done531
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z0
@@ -7170,6 +10081,2628 @@ rest341:
 	VBLENDMPS    Z4, Z3, K2, Z3
 	VMOVUPS      Z3, K1, (AX)
 
-done342:
+done531:
+	VZEROUPPER
+	RET
+
+// func mulAddAVX512(y *float32, ldy int, x *float32, ldx int, n int, w *float32, ldw int, k int, width int, add int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·mulAddAVX512(SB), NOSPLIT, $0-80
+	// y[t,r] (+)= sum of x[t,c]*w[c,r]
+	MOVQ y+0(FP), AX
+	MOVQ w+40(FP), CX
+	MOVQ width+64(FP), DX
+	MOVQ ldx+24(FP), BX
+	LEAQ (BX)(BX*2), SI
+	LEAQ (BX)(BX*4), DI
+
+strip532:
+	CMPQ DX, $0x00000040
+	JL   narrower533
+	MOVQ x+16(FP), R8
+	MOVQ n+32(FP), R10
+	MOVQ AX, R9
+
+tokens534:
+	CMPQ   R10, $0x00000006
+	JL     fewer535
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column536:
+	VMOVUPS      (R11), Z24
+	VMOVUPS      64(R11), Z25
+	VMOVUPS      128(R11), Z26
+	VMOVUPS      192(R11), Z27
+	VBROADCASTSS (R14), Z28
+	VFMADD231PS  Z24, Z28, Z0
+	VFMADD231PS  Z25, Z28, Z1
+	VFMADD231PS  Z26, Z28, Z2
+	VFMADD231PS  Z27, Z28, Z3
+	VBROADCASTSS (R14)(BX*1), Z28
+	VFMADD231PS  Z24, Z28, Z4
+	VFMADD231PS  Z25, Z28, Z5
+	VFMADD231PS  Z26, Z28, Z6
+	VFMADD231PS  Z27, Z28, Z7
+	VBROADCASTSS (R14)(BX*2), Z28
+	VFMADD231PS  Z24, Z28, Z8
+	VFMADD231PS  Z25, Z28, Z9
+	VFMADD231PS  Z26, Z28, Z10
+	VFMADD231PS  Z27, Z28, Z11
+	VBROADCASTSS (R14)(SI*1), Z28
+	VFMADD231PS  Z24, Z28, Z12
+	VFMADD231PS  Z25, Z28, Z13
+	VFMADD231PS  Z26, Z28, Z14
+	VFMADD231PS  Z27, Z28, Z15
+	VBROADCASTSS (R14)(BX*4), Z28
+	VFMADD231PS  Z24, Z28, Z16
+	VFMADD231PS  Z25, Z28, Z17
+	VFMADD231PS  Z26, Z28, Z18
+	VFMADD231PS  Z27, Z28, Z19
+	VBROADCASTSS (R14)(DI*1), Z28
+	VFMADD231PS  Z24, Z28, Z20
+	VFMADD231PS  Z25, Z28, Z21
+	VFMADD231PS  Z26, Z28, Z22
+	VFMADD231PS  Z27, Z28, Z23
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column536
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store537
+	VMOVUPS      (R9), Z24
+	VADDPS       Z24, Z0, Z0
+	VMOVUPS      64(R9), Z24
+	VADDPS       Z24, Z1, Z1
+	VMOVUPS      128(R9), Z24
+	VADDPS       Z24, Z2, Z2
+	VMOVUPS      192(R9), Z24
+	VADDPS       Z24, Z3, Z3
+
+store537:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	VMOVUPS Z2, 128(R9)
+	VMOVUPS Z3, 192(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store538
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z4, Z4
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z5, Z5
+	VMOVUPS 128(R9), Z0
+	VADDPS  Z0, Z6, Z6
+	VMOVUPS 192(R9), Z0
+	VADDPS  Z0, Z7, Z7
+
+store538:
+	VMOVUPS Z4, (R9)
+	VMOVUPS Z5, 64(R9)
+	VMOVUPS Z6, 128(R9)
+	VMOVUPS Z7, 192(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store539
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z8, Z8
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z9, Z9
+	VMOVUPS 128(R9), Z0
+	VADDPS  Z0, Z10, Z10
+	VMOVUPS 192(R9), Z0
+	VADDPS  Z0, Z11, Z11
+
+store539:
+	VMOVUPS Z8, (R9)
+	VMOVUPS Z9, 64(R9)
+	VMOVUPS Z10, 128(R9)
+	VMOVUPS Z11, 192(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store540
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z12, Z12
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z13, Z13
+	VMOVUPS 128(R9), Z0
+	VADDPS  Z0, Z14, Z14
+	VMOVUPS 192(R9), Z0
+	VADDPS  Z0, Z15, Z15
+
+store540:
+	VMOVUPS Z12, (R9)
+	VMOVUPS Z13, 64(R9)
+	VMOVUPS Z14, 128(R9)
+	VMOVUPS Z15, 192(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store541
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z16, Z16
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z17, Z17
+	VMOVUPS 128(R9), Z0
+	VADDPS  Z0, Z18, Z18
+	VMOVUPS 192(R9), Z0
+	VADDPS  Z0, Z19, Z19
+
+store541:
+	VMOVUPS Z16, (R9)
+	VMOVUPS Z17, 64(R9)
+	VMOVUPS Z18, 128(R9)
+	VMOVUPS Z19, 192(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store542
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z20, Z20
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z21, Z21
+	VMOVUPS 128(R9), Z0
+	VADDPS  Z0, Z22, Z22
+	VMOVUPS 192(R9), Z0
+	VADDPS  Z0, Z23, Z23
+
+store542:
+	VMOVUPS Z20, (R9)
+	VMOVUPS Z21, 64(R9)
+	VMOVUPS Z22, 128(R9)
+	VMOVUPS Z23, 192(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(SI*2), R8
+	SUBQ    $0x00000006, R10
+	JMP     tokens534
+
+fewer535:
+tokens543:
+	CMPQ   R10, $0x00000004
+	JL     fewer544
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column545:
+	VMOVUPS      (R11), Z16
+	VMOVUPS      64(R11), Z17
+	VMOVUPS      128(R11), Z18
+	VMOVUPS      192(R11), Z19
+	VBROADCASTSS (R14), Z20
+	VFMADD231PS  Z16, Z20, Z0
+	VFMADD231PS  Z17, Z20, Z1
+	VFMADD231PS  Z18, Z20, Z2
+	VFMADD231PS  Z19, Z20, Z3
+	VBROADCASTSS (R14)(BX*1), Z20
+	VFMADD231PS  Z16, Z20, Z4
+	VFMADD231PS  Z17, Z20, Z5
+	VFMADD231PS  Z18, Z20, Z6
+	VFMADD231PS  Z19, Z20, Z7
+	VBROADCASTSS (R14)(BX*2), Z20
+	VFMADD231PS  Z16, Z20, Z8
+	VFMADD231PS  Z17, Z20, Z9
+	VFMADD231PS  Z18, Z20, Z10
+	VFMADD231PS  Z19, Z20, Z11
+	VBROADCASTSS (R14)(SI*1), Z20
+	VFMADD231PS  Z16, Z20, Z12
+	VFMADD231PS  Z17, Z20, Z13
+	VFMADD231PS  Z18, Z20, Z14
+	VFMADD231PS  Z19, Z20, Z15
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column545
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store546
+	VMOVUPS      (R9), Z16
+	VADDPS       Z16, Z0, Z0
+	VMOVUPS      64(R9), Z16
+	VADDPS       Z16, Z1, Z1
+	VMOVUPS      128(R9), Z16
+	VADDPS       Z16, Z2, Z2
+	VMOVUPS      192(R9), Z16
+	VADDPS       Z16, Z3, Z3
+
+store546:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	VMOVUPS Z2, 128(R9)
+	VMOVUPS Z3, 192(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store547
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z4, Z4
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z5, Z5
+	VMOVUPS 128(R9), Z0
+	VADDPS  Z0, Z6, Z6
+	VMOVUPS 192(R9), Z0
+	VADDPS  Z0, Z7, Z7
+
+store547:
+	VMOVUPS Z4, (R9)
+	VMOVUPS Z5, 64(R9)
+	VMOVUPS Z6, 128(R9)
+	VMOVUPS Z7, 192(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store548
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z8, Z8
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z9, Z9
+	VMOVUPS 128(R9), Z0
+	VADDPS  Z0, Z10, Z10
+	VMOVUPS 192(R9), Z0
+	VADDPS  Z0, Z11, Z11
+
+store548:
+	VMOVUPS Z8, (R9)
+	VMOVUPS Z9, 64(R9)
+	VMOVUPS Z10, 128(R9)
+	VMOVUPS Z11, 192(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store549
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z12, Z12
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z13, Z13
+	VMOVUPS 128(R9), Z0
+	VADDPS  Z0, Z14, Z14
+	VMOVUPS 192(R9), Z0
+	VADDPS  Z0, Z15, Z15
+
+store549:
+	VMOVUPS Z12, (R9)
+	VMOVUPS Z13, 64(R9)
+	VMOVUPS Z14, 128(R9)
+	VMOVUPS Z15, 192(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*4), R8
+	SUBQ    $0x00000004, R10
+	JMP     tokens543
+
+fewer544:
+tokens550:
+	CMPQ   R10, $0x00000002
+	JL     fewer551
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column552:
+	VMOVUPS      (R11), Z8
+	VMOVUPS      64(R11), Z9
+	VMOVUPS      128(R11), Z10
+	VMOVUPS      192(R11), Z11
+	VBROADCASTSS (R14), Z12
+	VFMADD231PS  Z8, Z12, Z0
+	VFMADD231PS  Z9, Z12, Z1
+	VFMADD231PS  Z10, Z12, Z2
+	VFMADD231PS  Z11, Z12, Z3
+	VBROADCASTSS (R14)(BX*1), Z12
+	VFMADD231PS  Z8, Z12, Z4
+	VFMADD231PS  Z9, Z12, Z5
+	VFMADD231PS  Z10, Z12, Z6
+	VFMADD231PS  Z11, Z12, Z7
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column552
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store553
+	VMOVUPS      (R9), Z8
+	VADDPS       Z8, Z0, Z0
+	VMOVUPS      64(R9), Z8
+	VADDPS       Z8, Z1, Z1
+	VMOVUPS      128(R9), Z8
+	VADDPS       Z8, Z2, Z2
+	VMOVUPS      192(R9), Z8
+	VADDPS       Z8, Z3, Z3
+
+store553:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	VMOVUPS Z2, 128(R9)
+	VMOVUPS Z3, 192(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store554
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z4, Z4
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z5, Z5
+	VMOVUPS 128(R9), Z0
+	VADDPS  Z0, Z6, Z6
+	VMOVUPS 192(R9), Z0
+	VADDPS  Z0, Z7, Z7
+
+store554:
+	VMOVUPS Z4, (R9)
+	VMOVUPS Z5, 64(R9)
+	VMOVUPS Z6, 128(R9)
+	VMOVUPS Z7, 192(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*2), R8
+	SUBQ    $0x00000002, R10
+	JMP     tokens550
+
+fewer551:
+tokens555:
+	CMPQ   R10, $0x00000001
+	JL     fewer556
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column557:
+	VMOVUPS      (R11), Z4
+	VMOVUPS      64(R11), Z5
+	VMOVUPS      128(R11), Z6
+	VMOVUPS      192(R11), Z7
+	VBROADCASTSS (R14), Z8
+	VFMADD231PS  Z4, Z8, Z0
+	VFMADD231PS  Z5, Z8, Z1
+	VFMADD231PS  Z6, Z8, Z2
+	VFMADD231PS  Z7, Z8, Z3
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column557
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store558
+	VMOVUPS      (R9), Z4
+	VADDPS       Z4, Z0, Z0
+	VMOVUPS      64(R9), Z4
+	VADDPS       Z4, Z1, Z1
+	VMOVUPS      128(R9), Z4
+	VADDPS       Z4, Z2, Z2
+	VMOVUPS      192(R9), Z4
+	VADDPS       Z4, Z3, Z3
+
+store558:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	VMOVUPS Z2, 128(R9)
+	VMOVUPS Z3, 192(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*1), R8
+	SUBQ    $0x00000001, R10
+	JMP     tokens555
+
+fewer556:
+	ADDQ $0x00000100, AX
+	ADDQ $0x00000100, CX
+	SUBQ $0x00000040, DX
+	JMP  strip532
+
+narrower533:
+strip559:
+	CMPQ DX, $0x00000020
+	JL   narrower560
+	MOVQ x+16(FP), R8
+	MOVQ n+32(FP), R10
+	MOVQ AX, R9
+
+tokens561:
+	CMPQ   R10, $0x0000000c
+	JL     fewer562
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+	LEAQ   (R8)(SI*2), R15
+
+column563:
+	VMOVUPS      (R11), Z24
+	VMOVUPS      64(R11), Z25
+	VBROADCASTSS (R14), Z26
+	VFMADD231PS  Z24, Z26, Z0
+	VFMADD231PS  Z25, Z26, Z1
+	VBROADCASTSS (R14)(BX*1), Z26
+	VFMADD231PS  Z24, Z26, Z2
+	VFMADD231PS  Z25, Z26, Z3
+	VBROADCASTSS (R14)(BX*2), Z26
+	VFMADD231PS  Z24, Z26, Z4
+	VFMADD231PS  Z25, Z26, Z5
+	VBROADCASTSS (R14)(SI*1), Z26
+	VFMADD231PS  Z24, Z26, Z6
+	VFMADD231PS  Z25, Z26, Z7
+	VBROADCASTSS (R14)(BX*4), Z26
+	VFMADD231PS  Z24, Z26, Z8
+	VFMADD231PS  Z25, Z26, Z9
+	VBROADCASTSS (R14)(DI*1), Z26
+	VFMADD231PS  Z24, Z26, Z10
+	VFMADD231PS  Z25, Z26, Z11
+	VBROADCASTSS (R15), Z26
+	VFMADD231PS  Z24, Z26, Z12
+	VFMADD231PS  Z25, Z26, Z13
+	VBROADCASTSS (R15)(BX*1), Z26
+	VFMADD231PS  Z24, Z26, Z14
+	VFMADD231PS  Z25, Z26, Z15
+	VBROADCASTSS (R15)(BX*2), Z26
+	VFMADD231PS  Z24, Z26, Z16
+	VFMADD231PS  Z25, Z26, Z17
+	VBROADCASTSS (R15)(SI*1), Z26
+	VFMADD231PS  Z24, Z26, Z18
+	VFMADD231PS  Z25, Z26, Z19
+	VBROADCASTSS (R15)(BX*4), Z26
+	VFMADD231PS  Z24, Z26, Z20
+	VFMADD231PS  Z25, Z26, Z21
+	VBROADCASTSS (R15)(DI*1), Z26
+	VFMADD231PS  Z24, Z26, Z22
+	VFMADD231PS  Z25, Z26, Z23
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	ADDQ         $0x00000004, R15
+	DECQ         R13
+	JNZ          column563
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store564
+	VMOVUPS      (R9), Z24
+	VADDPS       Z24, Z0, Z0
+	VMOVUPS      64(R9), Z24
+	VADDPS       Z24, Z1, Z1
+
+store564:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store565
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z2, Z2
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z3, Z3
+
+store565:
+	VMOVUPS Z2, (R9)
+	VMOVUPS Z3, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store566
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z4, Z4
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z5, Z5
+
+store566:
+	VMOVUPS Z4, (R9)
+	VMOVUPS Z5, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store567
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z6, Z6
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z7, Z7
+
+store567:
+	VMOVUPS Z6, (R9)
+	VMOVUPS Z7, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store568
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z8, Z8
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z9, Z9
+
+store568:
+	VMOVUPS Z8, (R9)
+	VMOVUPS Z9, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store569
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z10, Z10
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z11, Z11
+
+store569:
+	VMOVUPS Z10, (R9)
+	VMOVUPS Z11, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store570
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z12, Z12
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z13, Z13
+
+store570:
+	VMOVUPS Z12, (R9)
+	VMOVUPS Z13, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store571
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z14, Z14
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z15, Z15
+
+store571:
+	VMOVUPS Z14, (R9)
+	VMOVUPS Z15, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store572
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z16, Z16
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z17, Z17
+
+store572:
+	VMOVUPS Z16, (R9)
+	VMOVUPS Z17, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store573
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z18, Z18
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z19, Z19
+
+store573:
+	VMOVUPS Z18, (R9)
+	VMOVUPS Z19, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store574
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z20, Z20
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z21, Z21
+
+store574:
+	VMOVUPS Z20, (R9)
+	VMOVUPS Z21, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store575
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z22, Z22
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z23, Z23
+
+store575:
+	VMOVUPS Z22, (R9)
+	VMOVUPS Z23, 64(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(SI*4), R8
+	SUBQ    $0x0000000c, R10
+	JMP     tokens561
+
+fewer562:
+tokens576:
+	CMPQ   R10, $0x00000004
+	JL     fewer577
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column578:
+	VMOVUPS      (R11), Z8
+	VMOVUPS      64(R11), Z9
+	VBROADCASTSS (R14), Z10
+	VFMADD231PS  Z8, Z10, Z0
+	VFMADD231PS  Z9, Z10, Z1
+	VBROADCASTSS (R14)(BX*1), Z10
+	VFMADD231PS  Z8, Z10, Z2
+	VFMADD231PS  Z9, Z10, Z3
+	VBROADCASTSS (R14)(BX*2), Z10
+	VFMADD231PS  Z8, Z10, Z4
+	VFMADD231PS  Z9, Z10, Z5
+	VBROADCASTSS (R14)(SI*1), Z10
+	VFMADD231PS  Z8, Z10, Z6
+	VFMADD231PS  Z9, Z10, Z7
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column578
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store579
+	VMOVUPS      (R9), Z8
+	VADDPS       Z8, Z0, Z0
+	VMOVUPS      64(R9), Z8
+	VADDPS       Z8, Z1, Z1
+
+store579:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store580
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z2, Z2
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z3, Z3
+
+store580:
+	VMOVUPS Z2, (R9)
+	VMOVUPS Z3, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store581
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z4, Z4
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z5, Z5
+
+store581:
+	VMOVUPS Z4, (R9)
+	VMOVUPS Z5, 64(R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store582
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z6, Z6
+	VMOVUPS 64(R9), Z0
+	VADDPS  Z0, Z7, Z7
+
+store582:
+	VMOVUPS Z6, (R9)
+	VMOVUPS Z7, 64(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*4), R8
+	SUBQ    $0x00000004, R10
+	JMP     tokens576
+
+fewer577:
+tokens583:
+	CMPQ   R10, $0x00000001
+	JL     fewer584
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column585:
+	VMOVUPS      (R11), Z2
+	VMOVUPS      64(R11), Z3
+	VBROADCASTSS (R14), Z4
+	VFMADD231PS  Z2, Z4, Z0
+	VFMADD231PS  Z3, Z4, Z1
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column585
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store586
+	VMOVUPS      (R9), Z2
+	VADDPS       Z2, Z0, Z0
+	VMOVUPS      64(R9), Z2
+	VADDPS       Z2, Z1, Z1
+
+store586:
+	VMOVUPS Z0, (R9)
+	VMOVUPS Z1, 64(R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*1), R8
+	SUBQ    $0x00000001, R10
+	JMP     tokens583
+
+fewer584:
+	ADDQ $0x00000080, AX
+	ADDQ $0x00000080, CX
+	SUBQ $0x00000020, DX
+	JMP  strip559
+
+narrower560:
+strip587:
+	CMPQ DX, $0x00000010
+	JL   narrower588
+	MOVQ x+16(FP), R8
+	MOVQ n+32(FP), R10
+	MOVQ AX, R9
+
+tokens589:
+	CMPQ   R10, $0x0000000c
+	JL     fewer590
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+	LEAQ   (R8)(SI*2), R15
+
+column591:
+	VMOVUPS      (R11), Z12
+	VBROADCASTSS (R14), Z13
+	VFMADD231PS  Z12, Z13, Z0
+	VBROADCASTSS (R14)(BX*1), Z13
+	VFMADD231PS  Z12, Z13, Z1
+	VBROADCASTSS (R14)(BX*2), Z13
+	VFMADD231PS  Z12, Z13, Z2
+	VBROADCASTSS (R14)(SI*1), Z13
+	VFMADD231PS  Z12, Z13, Z3
+	VBROADCASTSS (R14)(BX*4), Z13
+	VFMADD231PS  Z12, Z13, Z4
+	VBROADCASTSS (R14)(DI*1), Z13
+	VFMADD231PS  Z12, Z13, Z5
+	VBROADCASTSS (R15), Z13
+	VFMADD231PS  Z12, Z13, Z6
+	VBROADCASTSS (R15)(BX*1), Z13
+	VFMADD231PS  Z12, Z13, Z7
+	VBROADCASTSS (R15)(BX*2), Z13
+	VFMADD231PS  Z12, Z13, Z8
+	VBROADCASTSS (R15)(SI*1), Z13
+	VFMADD231PS  Z12, Z13, Z9
+	VBROADCASTSS (R15)(BX*4), Z13
+	VFMADD231PS  Z12, Z13, Z10
+	VBROADCASTSS (R15)(DI*1), Z13
+	VFMADD231PS  Z12, Z13, Z11
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	ADDQ         $0x00000004, R15
+	DECQ         R13
+	JNZ          column591
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store592
+	VMOVUPS      (R9), Z12
+	VADDPS       Z12, Z0, Z0
+
+store592:
+	VMOVUPS Z0, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store593
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z1, Z1
+
+store593:
+	VMOVUPS Z1, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store594
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z2, Z2
+
+store594:
+	VMOVUPS Z2, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store595
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z3, Z3
+
+store595:
+	VMOVUPS Z3, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store596
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z4, Z4
+
+store596:
+	VMOVUPS Z4, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store597
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z5, Z5
+
+store597:
+	VMOVUPS Z5, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store598
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z6, Z6
+
+store598:
+	VMOVUPS Z6, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store599
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z7, Z7
+
+store599:
+	VMOVUPS Z7, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store600
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z8, Z8
+
+store600:
+	VMOVUPS Z8, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store601
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z9, Z9
+
+store601:
+	VMOVUPS Z9, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store602
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z10, Z10
+
+store602:
+	VMOVUPS Z10, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store603
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z11, Z11
+
+store603:
+	VMOVUPS Z11, (R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(SI*4), R8
+	SUBQ    $0x0000000c, R10
+	JMP     tokens589
+
+fewer590:
+tokens604:
+	CMPQ   R10, $0x00000004
+	JL     fewer605
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column606:
+	VMOVUPS      (R11), Z4
+	VBROADCASTSS (R14), Z5
+	VFMADD231PS  Z4, Z5, Z0
+	VBROADCASTSS (R14)(BX*1), Z5
+	VFMADD231PS  Z4, Z5, Z1
+	VBROADCASTSS (R14)(BX*2), Z5
+	VFMADD231PS  Z4, Z5, Z2
+	VBROADCASTSS (R14)(SI*1), Z5
+	VFMADD231PS  Z4, Z5, Z3
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column606
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store607
+	VMOVUPS      (R9), Z4
+	VADDPS       Z4, Z0, Z0
+
+store607:
+	VMOVUPS Z0, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store608
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z1, Z1
+
+store608:
+	VMOVUPS Z1, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store609
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z2, Z2
+
+store609:
+	VMOVUPS Z2, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store610
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z3, Z3
+
+store610:
+	VMOVUPS Z3, (R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*4), R8
+	SUBQ    $0x00000004, R10
+	JMP     tokens604
+
+fewer605:
+tokens611:
+	CMPQ   R10, $0x00000001
+	JL     fewer612
+	VXORPS Z0, Z0, Z0
+	MOVQ   ldw+48(FP), R12
+	MOVQ   k+56(FP), R13
+	MOVQ   CX, R11
+	MOVQ   R8, R14
+
+column613:
+	VMOVUPS      (R11), Z1
+	VBROADCASTSS (R14), Z2
+	VFMADD231PS  Z1, Z2, Z0
+	ADDQ         R12, R11
+	ADDQ         $0x00000004, R14
+	DECQ         R13
+	JNZ          column613
+	MOVQ         ldy+8(FP), R11
+	MOVQ         add+72(FP), R12
+	TESTQ        R12, R12
+	JZ           store614
+	VMOVUPS      (R9), Z1
+	VADDPS       Z1, Z0, Z0
+
+store614:
+	VMOVUPS Z0, (R9)
+	ADDQ    R11, R9
+	LEAQ    (R8)(BX*1), R8
+	SUBQ    $0x00000001, R10
+	JMP     tokens611
+
+fewer612:
+	ADDQ $0x00000040, AX
+	ADDQ $0x00000040, CX
+	SUBQ $0x00000010, DX
+	JMP  strip587
+
+narrower588:
+	TESTQ DX, DX
+	JZ    done615
+	LEAQ  wordMasks<>+0(SB), R8
+	KMOVW (R8)(DX*2), K1
+	MOVQ  x+16(FP), DX
+	MOVQ  n+32(FP), R8
+
+tokens616:
+	CMPQ   R8, $0x0000000c
+	JL     fewer617
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	MOVQ   ldw+48(FP), R10
+	MOVQ   k+56(FP), R11
+	MOVQ   CX, R9
+	MOVQ   DX, R12
+	LEAQ   (DX)(SI*2), R13
+
+column618:
+	VMOVUPS.Z    (R9), K1, Z12
+	VBROADCASTSS (R12), Z13
+	VFMADD231PS  Z12, Z13, Z0
+	VBROADCASTSS (R12)(BX*1), Z13
+	VFMADD231PS  Z12, Z13, Z1
+	VBROADCASTSS (R12)(BX*2), Z13
+	VFMADD231PS  Z12, Z13, Z2
+	VBROADCASTSS (R12)(SI*1), Z13
+	VFMADD231PS  Z12, Z13, Z3
+	VBROADCASTSS (R12)(BX*4), Z13
+	VFMADD231PS  Z12, Z13, Z4
+	VBROADCASTSS (R12)(DI*1), Z13
+	VFMADD231PS  Z12, Z13, Z5
+	VBROADCASTSS (R13), Z13
+	VFMADD231PS  Z12, Z13, Z6
+	VBROADCASTSS (R13)(BX*1), Z13
+	VFMADD231PS  Z12, Z13, Z7
+	VBROADCASTSS (R13)(BX*2), Z13
+	VFMADD231PS  Z12, Z13, Z8
+	VBROADCASTSS (R13)(SI*1), Z13
+	VFMADD231PS  Z12, Z13, Z9
+	VBROADCASTSS (R13)(BX*4), Z13
+	VFMADD231PS  Z12, Z13, Z10
+	VBROADCASTSS (R13)(DI*1), Z13
+	VFMADD231PS  Z12, Z13, Z11
+	ADDQ         R10, R9
+	ADDQ         $0x00000004, R12
+	ADDQ         $0x00000004, R13
+	DECQ         R11
+	JNZ          column618
+	MOVQ         ldy+8(FP), R9
+	MOVQ         add+72(FP), R10
+	TESTQ        R10, R10
+	JZ           store619
+	VMOVUPS.Z    (AX), K1, Z12
+	VADDPS       Z12, Z0, Z0
+
+store619:
+	VMOVUPS   Z0, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store620
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z1, Z1
+
+store620:
+	VMOVUPS   Z1, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store621
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z2, Z2
+
+store621:
+	VMOVUPS   Z2, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store622
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z3, Z3
+
+store622:
+	VMOVUPS   Z3, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store623
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z4, Z4
+
+store623:
+	VMOVUPS   Z4, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store624
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z5, Z5
+
+store624:
+	VMOVUPS   Z5, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store625
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z6, Z6
+
+store625:
+	VMOVUPS   Z6, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store626
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z7, Z7
+
+store626:
+	VMOVUPS   Z7, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store627
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z8, Z8
+
+store627:
+	VMOVUPS   Z8, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store628
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z9, Z9
+
+store628:
+	VMOVUPS   Z9, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store629
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z10, Z10
+
+store629:
+	VMOVUPS   Z10, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store630
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z11, Z11
+
+store630:
+	VMOVUPS Z11, K1, (AX)
+	ADDQ    R9, AX
+	LEAQ    (DX)(SI*4), DX
+	SUBQ    $0x0000000c, R8
+	JMP     tokens616
+
+fewer617:
+tokens631:
+	CMPQ   R8, $0x00000004
+	JL     fewer632
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	MOVQ   ldw+48(FP), R9
+	MOVQ   k+56(FP), R10
+	MOVQ   CX, DI
+	MOVQ   DX, R11
+
+column633:
+	VMOVUPS.Z    (DI), K1, Z4
+	VBROADCASTSS (R11), Z5
+	VFMADD231PS  Z4, Z5, Z0
+	VBROADCASTSS (R11)(BX*1), Z5
+	VFMADD231PS  Z4, Z5, Z1
+	VBROADCASTSS (R11)(BX*2), Z5
+	VFMADD231PS  Z4, Z5, Z2
+	VBROADCASTSS (R11)(SI*1), Z5
+	VFMADD231PS  Z4, Z5, Z3
+	ADDQ         R9, DI
+	ADDQ         $0x00000004, R11
+	DECQ         R10
+	JNZ          column633
+	MOVQ         ldy+8(FP), DI
+	MOVQ         add+72(FP), R9
+	TESTQ        R9, R9
+	JZ           store634
+	VMOVUPS.Z    (AX), K1, Z4
+	VADDPS       Z4, Z0, Z0
+
+store634:
+	VMOVUPS   Z0, K1, (AX)
+	ADDQ      DI, AX
+	TESTQ     R9, R9
+	JZ        store635
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z1, Z1
+
+store635:
+	VMOVUPS   Z1, K1, (AX)
+	ADDQ      DI, AX
+	TESTQ     R9, R9
+	JZ        store636
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z2, Z2
+
+store636:
+	VMOVUPS   Z2, K1, (AX)
+	ADDQ      DI, AX
+	TESTQ     R9, R9
+	JZ        store637
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z3, Z3
+
+store637:
+	VMOVUPS Z3, K1, (AX)
+	ADDQ    DI, AX
+	LEAQ    (DX)(BX*4), DX
+	SUBQ    $0x00000004, R8
+	JMP     tokens631
+
+fewer632:
+tokens638:
+	CMPQ   R8, $0x00000001
+	JL     fewer639
+	VXORPS Z0, Z0, Z0
+	MOVQ   ldw+48(FP), DI
+	MOVQ   k+56(FP), R9
+	MOVQ   CX, SI
+	MOVQ   DX, R10
+
+column640:
+	VMOVUPS.Z    (SI), K1, Z1
+	VBROADCASTSS (R10), Z2
+	VFMADD231PS  Z1, Z2, Z0
+	ADDQ         DI, SI
+	ADDQ         $0x00000004, R10
+	DECQ         R9
+	JNZ          column640
+	MOVQ         ldy+8(FP), SI
+	MOVQ         add+72(FP), DI
+	TESTQ        DI, DI
+	JZ           store641
+	VMOVUPS.Z    (AX), K1, Z1
+	VADDPS       Z1, Z0, Z0
+
+store641:
+	VMOVUPS Z0, K1, (AX)
+	ADDQ    SI, AX
+	LEAQ    (DX)(BX*1), DX
+	SUBQ    $0x00000001, R8
+	JMP     tokens638
+
+fewer639:
+done615:
+	VZEROUPPER
+	RET
+
+// func transposeF32AVX512(dst *float32, ld int, src *byte, rows int, cols int)
+// Requires: AVX, AVX512F, CMOV
+TEXT ·transposeF32AVX512(SB), NOSPLIT, $0-40
+	// dst[c,j] = src[j,c]
+	MOVQ dst+0(FP), AX
+	MOVQ ld+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ cols+32(FP), SI
+	SHLQ $0x02, SI
+
+rows642:
+	CMPQ BX, $0x00000010
+	JL   rest643
+	MOVQ cols+32(FP), R9
+	MOVQ DX, DI
+	MOVQ AX, R8
+
+columns645:
+	MOVQ         DI, R10
+	VMOVUPS      (R10), X0
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X1
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X2
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X3
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Z0, Z0
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Z1, Z1
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Z2, Z2
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Z3, Z3
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x02, (R10), Z0, Z0
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x02, (R10), Z1, Z1
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x02, (R10), Z2, Z2
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x02, (R10), Z3, Z3
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x03, (R10), Z0, Z0
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x03, (R10), Z1, Z1
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x03, (R10), Z2, Z2
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x03, (R10), Z3, Z3
+	VUNPCKLPS    Z2, Z0, Z4
+	VUNPCKHPS    Z2, Z0, Z5
+	VUNPCKLPS    Z3, Z1, Z6
+	VUNPCKHPS    Z3, Z1, Z7
+	VUNPCKLPS    Z6, Z4, Z8
+	VUNPCKHPS    Z6, Z4, Z4
+	VUNPCKLPS    Z7, Z5, Z6
+	VUNPCKHPS    Z7, Z5, Z5
+	MOVQ         R8, R10
+	VMOVUPS      Z8, (R10)
+	ADDQ         CX, R10
+	VMOVUPS      Z4, (R10)
+	ADDQ         CX, R10
+	VMOVUPS      Z6, (R10)
+	ADDQ         CX, R10
+	VMOVUPS      Z5, (R10)
+	ADDQ         CX, R10
+	SUBQ         $0x00000004, R9
+	JLE          done646
+	MOVQ         $0x00000004, R11
+	MOVQ         R9, R10
+	CMPQ         R9, R11
+	CMOVQGT      R11, R10
+	CMOVQLT      R11, R9
+	LEAQ         (DI)(R10*4), DI
+	IMULQ        CX, R10
+	ADDQ         R10, R8
+	JMP          columns645
+
+done646:
+	IMUL3Q $0x00000010, SI, DI
+	ADDQ   DI, DX
+	ADDQ   $0x00000040, AX
+	SUBQ   $0x00000010, BX
+	JMP    rows642
+
+rest643:
+	TESTQ BX, BX
+	JZ    end644
+	LEAQ  wordMasks<>+0(SB), DI
+	KMOVW (DI)(BX*2), K1
+	MOVQ  cols+32(FP), DI
+	MOVQ  AX, AX
+
+columns647:
+	MOVQ         DX, R8
+	VMOVUPS      (R8), X9
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000001
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X10
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000002
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X11
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000003
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X12
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000004
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Z9, Z9
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000005
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Z10, Z10
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000006
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Z11, Z11
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000007
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Z12, Z12
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000008
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x02, (R8), Z9, Z9
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000009
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x02, (R8), Z10, Z10
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000a
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x02, (R8), Z11, Z11
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000b
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x02, (R8), Z12, Z12
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000c
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x03, (R8), Z9, Z9
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000d
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x03, (R8), Z10, Z10
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000e
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x03, (R8), Z11, Z11
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000f
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x03, (R8), Z12, Z12
+	VUNPCKLPS    Z11, Z9, Z0
+	VUNPCKHPS    Z11, Z9, Z1
+	VUNPCKLPS    Z12, Z10, Z2
+	VUNPCKHPS    Z12, Z10, Z3
+	VUNPCKLPS    Z2, Z0, Z4
+	VUNPCKHPS    Z2, Z0, Z0
+	VUNPCKLPS    Z3, Z1, Z2
+	VUNPCKHPS    Z3, Z1, Z1
+	MOVQ         AX, R8
+	VMOVUPS      Z4, K1, (R8)
+	ADDQ         CX, R8
+	VMOVUPS      Z0, K1, (R8)
+	ADDQ         CX, R8
+	VMOVUPS      Z2, K1, (R8)
+	ADDQ         CX, R8
+	VMOVUPS      Z1, K1, (R8)
+	ADDQ         CX, R8
+	SUBQ         $0x00000004, DI
+	JLE          done648
+	MOVQ         $0x00000004, R9
+	MOVQ         DI, R8
+	CMPQ         DI, R9
+	CMOVQGT      R9, R8
+	CMOVQLT      R9, DI
+	LEAQ         (DX)(R8*4), DX
+	IMULQ        CX, R8
+	ADDQ         R8, AX
+	JMP          columns647
+
+done648:
+end644:
+	VZEROUPPER
+	RET
+
+// func transposeF16AVX512(dst *float32, ld int, src *byte, rows int, cols int)
+// Requires: AVX, AVX2, AVX512F, AVX512VL, CMOV
+TEXT ·transposeF16AVX512(SB), NOSPLIT, $0-40
+	// dst[c,j] = src[j,c]
+	MOVQ dst+0(FP), AX
+	MOVQ ld+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ cols+32(FP), SI
+	SHLQ $0x01, SI
+
+rows649:
+	CMPQ BX, $0x00000010
+	JL   rest650
+	MOVQ cols+32(FP), R9
+	MOVQ DX, DI
+	MOVQ AX, R8
+
+columns652:
+	MOVQ         DI, R10
+	VMOVUPS      (R10), X0
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X1
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X2
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X3
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X4
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X5
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X6
+	ADDQ         SI, R10
+	VMOVUPS      (R10), X7
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Y0, Y0
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Y1, Y1
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Y2, Y2
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Y3, Y3
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Y4, Y4
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Y5, Y5
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Y6, Y6
+	ADDQ         SI, R10
+	VINSERTF32X4 $0x01, (R10), Y7, Y7
+	VPUNPCKLWD   Y4, Y0, Y8
+	VPUNPCKHWD   Y4, Y0, Y9
+	VPUNPCKLWD   Y5, Y1, Y10
+	VPUNPCKHWD   Y5, Y1, Y11
+	VPUNPCKLWD   Y6, Y2, Y12
+	VPUNPCKHWD   Y6, Y2, Y13
+	VPUNPCKLWD   Y7, Y3, Y14
+	VPUNPCKHWD   Y7, Y3, Y15
+	VPUNPCKLWD   Y12, Y8, Y16
+	VPUNPCKHWD   Y12, Y8, Y8
+	VPUNPCKLWD   Y13, Y9, Y12
+	VPUNPCKHWD   Y13, Y9, Y9
+	VPUNPCKLWD   Y14, Y10, Y13
+	VPUNPCKHWD   Y14, Y10, Y10
+	VPUNPCKLWD   Y15, Y11, Y14
+	VPUNPCKHWD   Y15, Y11, Y11
+	VPUNPCKLWD   Y13, Y16, Y15
+	VPUNPCKHWD   Y13, Y16, Y13
+	VPUNPCKLWD   Y10, Y8, Y16
+	VPUNPCKHWD   Y10, Y8, Y8
+	VPUNPCKLWD   Y14, Y12, Y10
+	VPUNPCKHWD   Y14, Y12, Y12
+	VPUNPCKLWD   Y11, Y9, Y14
+	VPUNPCKHWD   Y11, Y9, Y9
+	MOVQ         R8, R10
+	VCVTPH2PS    Y15, Z11
+	VMOVUPS      Z11, (R10)
+	ADDQ         CX, R10
+	VCVTPH2PS    Y13, Z11
+	VMOVUPS      Z11, (R10)
+	ADDQ         CX, R10
+	VCVTPH2PS    Y16, Z11
+	VMOVUPS      Z11, (R10)
+	ADDQ         CX, R10
+	VCVTPH2PS    Y8, Z8
+	VMOVUPS      Z8, (R10)
+	ADDQ         CX, R10
+	VCVTPH2PS    Y10, Z8
+	VMOVUPS      Z8, (R10)
+	ADDQ         CX, R10
+	VCVTPH2PS    Y12, Z8
+	VMOVUPS      Z8, (R10)
+	ADDQ         CX, R10
+	VCVTPH2PS    Y14, Z8
+	VMOVUPS      Z8, (R10)
+	ADDQ         CX, R10
+	VCVTPH2PS    Y9, Z8
+	VMOVUPS      Z8, (R10)
+	ADDQ         CX, R10
+	SUBQ         $0x00000008, R9
+	JLE          done653
+	MOVQ         $0x00000008, R11
+	MOVQ         R9, R10
+	CMPQ         R9, R11
+	CMOVQGT      R11, R10
+	CMOVQLT      R11, R9
+	LEAQ         (DI)(R10*2), DI
+	IMULQ        CX, R10
+	ADDQ         R10, R8
+	JMP          columns652
+
+done653:
+	IMUL3Q $0x00000010, SI, DI
+	ADDQ   DI, DX
+	ADDQ   $0x00000040, AX
+	SUBQ   $0x00000010, BX
+	JMP    rows649
+
+rest650:
+	TESTQ BX, BX
+	JZ    end651
+	LEAQ  wordMasks<>+0(SB), DI
+	KMOVW (DI)(BX*2), K1
+	MOVQ  cols+32(FP), DI
+	MOVQ  AX, AX
+
+columns654:
+	MOVQ         DX, R8
+	VMOVUPS      (R8), X17
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000001
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X18
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000002
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X19
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000003
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X20
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000004
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X21
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000005
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X22
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000006
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X23
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000007
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VMOVUPS      (R8), X24
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000008
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Y17, Y17
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000009
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Y18, Y18
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000a
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Y19, Y19
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000b
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Y20, Y20
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000c
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Y21, Y21
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000d
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Y22, Y22
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000e
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Y23, Y23
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000f
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VINSERTF32X4 $0x01, (R8), Y24, Y24
+	VPUNPCKLWD   Y21, Y17, Y0
+	VPUNPCKHWD   Y21, Y17, Y1
+	VPUNPCKLWD   Y22, Y18, Y2
+	VPUNPCKHWD   Y22, Y18, Y3
+	VPUNPCKLWD   Y23, Y19, Y4
+	VPUNPCKHWD   Y23, Y19, Y5
+	VPUNPCKLWD   Y24, Y20, Y6
+	VPUNPCKHWD   Y24, Y20, Y7
+	VPUNPCKLWD   Y4, Y0, Y8
+	VPUNPCKHWD   Y4, Y0, Y0
+	VPUNPCKLWD   Y5, Y1, Y4
+	VPUNPCKHWD   Y5, Y1, Y1
+	VPUNPCKLWD   Y6, Y2, Y5
+	VPUNPCKHWD   Y6, Y2, Y2
+	VPUNPCKLWD   Y7, Y3, Y6
+	VPUNPCKHWD   Y7, Y3, Y3
+	VPUNPCKLWD   Y5, Y8, Y7
+	VPUNPCKHWD   Y5, Y8, Y5
+	VPUNPCKLWD   Y2, Y0, Y8
+	VPUNPCKHWD   Y2, Y0, Y0
+	VPUNPCKLWD   Y6, Y4, Y2
+	VPUNPCKHWD   Y6, Y4, Y4
+	VPUNPCKLWD   Y3, Y1, Y6
+	VPUNPCKHWD   Y3, Y1, Y1
+	MOVQ         AX, R8
+	VCVTPH2PS    Y7, Z3
+	VMOVUPS      Z3, K1, (R8)
+	ADDQ         CX, R8
+	VCVTPH2PS    Y5, Z3
+	VMOVUPS      Z3, K1, (R8)
+	ADDQ         CX, R8
+	VCVTPH2PS    Y8, Z3
+	VMOVUPS      Z3, K1, (R8)
+	ADDQ         CX, R8
+	VCVTPH2PS    Y0, Z0
+	VMOVUPS      Z0, K1, (R8)
+	ADDQ         CX, R8
+	VCVTPH2PS    Y2, Z0
+	VMOVUPS      Z0, K1, (R8)
+	ADDQ         CX, R8
+	VCVTPH2PS    Y4, Z0
+	VMOVUPS      Z0, K1, (R8)
+	ADDQ         CX, R8
+	VCVTPH2PS    Y6, Z0
+	VMOVUPS      Z0, K1, (R8)
+	ADDQ         CX, R8
+	VCVTPH2PS    Y1, Z0
+	VMOVUPS      Z0, K1, (R8)
+	ADDQ         CX, R8
+	SUBQ         $0x00000008, DI
+	JLE          done655
+	MOVQ         $0x00000008, R9
+	MOVQ         DI, R8
+	CMPQ         DI, R9
+	CMOVQGT      R9, R8
+	CMOVQLT      R9, DI
+	LEAQ         (DX)(R8*2), DX
+	IMULQ        CX, R8
+	ADDQ         R8, AX
+	JMP          columns654
+
+done655:
+end651:
+	VZEROUPPER
+	RET
+
+// func transposeI8AVX512(dst *float32, ld int, src *byte, scales *float32, rows int, cols int)
+// Requires: AVX, AVX2, AVX512F, AVX512VL, CMOV
+TEXT ·transposeI8AVX512(SB), NOSPLIT, $0-48
+	// dst[c,j] = src[j,c]
+	MOVQ dst+0(FP), AX
+	MOVQ ld+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ rows+32(FP), BX
+	MOVQ cols+40(FP), SI
+	SHLQ $0x00, SI
+	MOVQ scales+24(FP), DI
+
+rows656:
+	CMPQ    BX, $0x00000010
+	JL      rest657
+	VMOVUPS (DI), Z0
+	MOVQ    cols+40(FP), R10
+	MOVQ    DX, R8
+	MOVQ    AX, R9
+
+columns659:
+	MOVQ         R8, R11
+	VPMOVSXBW    (R11), X1
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X2
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X3
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X4
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X5
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X6
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X7
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X8
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X9
+	VINSERTF32X4 $0x01, X9, Y1, Y1
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X9
+	VINSERTF32X4 $0x01, X9, Y2, Y2
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X9
+	VINSERTF32X4 $0x01, X9, Y3, Y3
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X9
+	VINSERTF32X4 $0x01, X9, Y4, Y4
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X9
+	VINSERTF32X4 $0x01, X9, Y5, Y5
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X9
+	VINSERTF32X4 $0x01, X9, Y6, Y6
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X9
+	VINSERTF32X4 $0x01, X9, Y7, Y7
+	ADDQ         SI, R11
+	VPMOVSXBW    (R11), X9
+	VINSERTF32X4 $0x01, X9, Y8, Y8
+	VPUNPCKLWD   Y5, Y1, Y9
+	VPUNPCKHWD   Y5, Y1, Y10
+	VPUNPCKLWD   Y6, Y2, Y11
+	VPUNPCKHWD   Y6, Y2, Y12
+	VPUNPCKLWD   Y7, Y3, Y13
+	VPUNPCKHWD   Y7, Y3, Y14
+	VPUNPCKLWD   Y8, Y4, Y15
+	VPUNPCKHWD   Y8, Y4, Y16
+	VPUNPCKLWD   Y13, Y9, Y17
+	VPUNPCKHWD   Y13, Y9, Y9
+	VPUNPCKLWD   Y14, Y10, Y13
+	VPUNPCKHWD   Y14, Y10, Y10
+	VPUNPCKLWD   Y15, Y11, Y14
+	VPUNPCKHWD   Y15, Y11, Y11
+	VPUNPCKLWD   Y16, Y12, Y15
+	VPUNPCKHWD   Y16, Y12, Y12
+	VPUNPCKLWD   Y14, Y17, Y16
+	VPUNPCKHWD   Y14, Y17, Y14
+	VPUNPCKLWD   Y11, Y9, Y17
+	VPUNPCKHWD   Y11, Y9, Y9
+	VPUNPCKLWD   Y15, Y13, Y11
+	VPUNPCKHWD   Y15, Y13, Y13
+	VPUNPCKLWD   Y12, Y10, Y15
+	VPUNPCKHWD   Y12, Y10, Y10
+	MOVQ         R9, R11
+	VPMOVSXWD    Y16, Z12
+	VCVTDQ2PS    Z12, Z12
+	VMULPS       Z0, Z12, Z12
+	VMOVUPS      Z12, (R11)
+	ADDQ         CX, R11
+	VPMOVSXWD    Y14, Z12
+	VCVTDQ2PS    Z12, Z12
+	VMULPS       Z0, Z12, Z12
+	VMOVUPS      Z12, (R11)
+	ADDQ         CX, R11
+	VPMOVSXWD    Y17, Z12
+	VCVTDQ2PS    Z12, Z12
+	VMULPS       Z0, Z12, Z12
+	VMOVUPS      Z12, (R11)
+	ADDQ         CX, R11
+	VPMOVSXWD    Y9, Z9
+	VCVTDQ2PS    Z9, Z9
+	VMULPS       Z0, Z9, Z9
+	VMOVUPS      Z9, (R11)
+	ADDQ         CX, R11
+	VPMOVSXWD    Y11, Z9
+	VCVTDQ2PS    Z9, Z9
+	VMULPS       Z0, Z9, Z9
+	VMOVUPS      Z9, (R11)
+	ADDQ         CX, R11
+	VPMOVSXWD    Y13, Z9
+	VCVTDQ2PS    Z9, Z9
+	VMULPS       Z0, Z9, Z9
+	VMOVUPS      Z9, (R11)
+	ADDQ         CX, R11
+	VPMOVSXWD    Y15, Z9
+	VCVTDQ2PS    Z9, Z9
+	VMULPS       Z0, Z9, Z9
+	VMOVUPS      Z9, (R11)
+	ADDQ         CX, R11
+	VPMOVSXWD    Y10, Z9
+	VCVTDQ2PS    Z9, Z9
+	VMULPS       Z0, Z9, Z9
+	VMOVUPS      Z9, (R11)
+	ADDQ         CX, R11
+	SUBQ         $0x00000008, R10
+	JLE          done660
+	MOVQ         $0x00000008, R12
+	MOVQ         R10, R11
+	CMPQ         R10, R12
+	CMOVQGT      R12, R11
+	CMOVQLT      R12, R10
+	LEAQ         (R8)(R11*1), R8
+	IMULQ        CX, R11
+	ADDQ         R11, R9
+	JMP          columns659
+
+done660:
+	IMUL3Q $0x00000010, SI, R8
+	ADDQ   R8, DX
+	ADDQ   $0x00000040, AX
+	ADDQ   $0x00000040, DI
+	SUBQ   $0x00000010, BX
+	JMP    rows656
+
+rest657:
+	TESTQ     BX, BX
+	JZ        end658
+	LEAQ      wordMasks<>+0(SB), R8
+	KMOVW     (R8)(BX*2), K1
+	VMOVUPS.Z (DI), K1, Z0
+	MOVQ      cols+40(FP), DI
+	MOVQ      AX, AX
+
+columns661:
+	MOVQ         DX, R8
+	VPMOVSXBW    (R8), X18
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000001
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X19
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000002
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X20
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000003
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X21
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000004
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X22
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000005
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X23
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000006
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X24
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000007
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X25
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000008
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X1
+	VINSERTF32X4 $0x01, X1, Y18, Y18
+	XORQ         R9, R9
+	CMPQ         BX, $0x00000009
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X1
+	VINSERTF32X4 $0x01, X1, Y19, Y19
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000a
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X1
+	VINSERTF32X4 $0x01, X1, Y20, Y20
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000b
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X1
+	VINSERTF32X4 $0x01, X1, Y21, Y21
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000c
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X1
+	VINSERTF32X4 $0x01, X1, Y22, Y22
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000d
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X1
+	VINSERTF32X4 $0x01, X1, Y23, Y23
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000e
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X1
+	VINSERTF32X4 $0x01, X1, Y24, Y24
+	XORQ         R9, R9
+	CMPQ         BX, $0x0000000f
+	CMOVQGT      SI, R9
+	ADDQ         R9, R8
+	VPMOVSXBW    (R8), X1
+	VINSERTF32X4 $0x01, X1, Y25, Y25
+	VPUNPCKLWD   Y22, Y18, Y1
+	VPUNPCKHWD   Y22, Y18, Y2
+	VPUNPCKLWD   Y23, Y19, Y3
+	VPUNPCKHWD   Y23, Y19, Y4
+	VPUNPCKLWD   Y24, Y20, Y5
+	VPUNPCKHWD   Y24, Y20, Y6
+	VPUNPCKLWD   Y25, Y21, Y7
+	VPUNPCKHWD   Y25, Y21, Y8
+	VPUNPCKLWD   Y5, Y1, Y9
+	VPUNPCKHWD   Y5, Y1, Y1
+	VPUNPCKLWD   Y6, Y2, Y5
+	VPUNPCKHWD   Y6, Y2, Y2
+	VPUNPCKLWD   Y7, Y3, Y6
+	VPUNPCKHWD   Y7, Y3, Y3
+	VPUNPCKLWD   Y8, Y4, Y7
+	VPUNPCKHWD   Y8, Y4, Y4
+	VPUNPCKLWD   Y6, Y9, Y8
+	VPUNPCKHWD   Y6, Y9, Y6
+	VPUNPCKLWD   Y3, Y1, Y9
+	VPUNPCKHWD   Y3, Y1, Y1
+	VPUNPCKLWD   Y7, Y5, Y3
+	VPUNPCKHWD   Y7, Y5, Y5
+	VPUNPCKLWD   Y4, Y2, Y7
+	VPUNPCKHWD   Y4, Y2, Y2
+	MOVQ         AX, R8
+	VPMOVSXWD    Y8, Z4
+	VCVTDQ2PS    Z4, Z4
+	VMULPS       Z0, Z4, Z4
+	VMOVUPS      Z4, K1, (R8)
+	ADDQ         CX, R8
+	VPMOVSXWD    Y6, Z4
+	VCVTDQ2PS    Z4, Z4
+	VMULPS       Z0, Z4, Z4
+	VMOVUPS      Z4, K1, (R8)
+	ADDQ         CX, R8
+	VPMOVSXWD    Y9, Z4
+	VCVTDQ2PS    Z4, Z4
+	VMULPS       Z0, Z4, Z4
+	VMOVUPS      Z4, K1, (R8)
+	ADDQ         CX, R8
+	VPMOVSXWD    Y1, Z1
+	VCVTDQ2PS    Z1, Z1
+	VMULPS       Z0, Z1, Z1
+	VMOVUPS      Z1, K1, (R8)
+	ADDQ         CX, R8
+	VPMOVSXWD    Y3, Z1
+	VCVTDQ2PS    Z1, Z1
+	VMULPS       Z0, Z1, Z1
+	VMOVUPS      Z1, K1, (R8)
+	ADDQ         CX, R8
+	VPMOVSXWD    Y5, Z1
+	VCVTDQ2PS    Z1, Z1
+	VMULPS       Z0, Z1, Z1
+	VMOVUPS      Z1, K1, (R8)
+	ADDQ         CX, R8
+	VPMOVSXWD    Y7, Z1
+	VCVTDQ2PS    Z1, Z1
+	VMULPS       Z0, Z1, Z1
+	VMOVUPS      Z1, K1, (R8)
+	ADDQ         CX, R8
+	VPMOVSXWD    Y2, Z1
+	VCVTDQ2PS    Z1, Z1
+	VMULPS       Z0, Z1, Z1
+	VMOVUPS      Z1, K1, (R8)
+	ADDQ         CX, R8
+	SUBQ         $0x00000008, DI
+	JLE          done662
+	MOVQ         $0x00000008, R9
+	MOVQ         DI, R8
+	CMPQ         DI, R9
+	CMOVQGT      R9, R8
+	CMOVQLT      R9, DI
+	LEAQ         (DX)(R8*1), DX
+	IMULQ        CX, R8
+	ADDQ         R8, AX
+	JMP          columns661
+
+done662:
+end658:
+	VZEROUPPER
+	RET
+
+// func widenQ8AVX512(dst *float32, src *byte, scales *float32, rows int, cols int)
+// Requires: AVX, AVX512F
+TEXT ·widenQ8AVX512(SB), NOSPLIT, $0-40
+	// dst[j,c] = scales[j]*src[j,c]
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ scales+16(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ cols+32(FP), SI
+
+row663:
+	VBROADCASTSS (DX), Z0
+	MOVQ         SI, DI
+
+columns664:
+	CMPQ      DI, $0x00000010
+	JL        last665
+	VPMOVSXBD (CX), Z1
+	VCVTDQ2PS Z1, Z1
+	VMULPS    Z0, Z1, Z1
+	VMOVUPS   Z1, (AX)
+	ADDQ      $0x00000010, CX
+	ADDQ      $0x00000040, AX
+	SUBQ      $0x00000010, DI
+	JMP       columns664
+
+last665:
+	TESTQ     DI, DI
+	JZ        next666
+	SUBQ      $0x00000010, DI
+	ADDQ      DI, CX
+	LEAQ      (AX)(DI*4), AX
+	VPMOVSXBD (CX), Z1
+	VCVTDQ2PS Z1, Z1
+	VMULPS    Z0, Z1, Z1
+	VMOVUPS   Z1, (AX)
+	ADDQ      $0x00000010, CX
+	ADDQ      $0x00000040, AX
+
+next666:
+	ADDQ $0x00000004, DX
+	DECQ BX
+	JNZ  row663
+	VZEROUPPER
+	RET
+
+// func magnitudeAVX512(x *float32, n int) float32
+// Requires: AVX, AVX2, AVX512DQ, AVX512F, AVX512VL, SSE
+TEXT ·magnitudeAVX512(SB), NOSPLIT, $0-20
+	// The largest |x|, or a NaN.
+	VXORPS       Z0, Z0, Z0
+	MOVL         $0x7fffffff, AX
+	VMOVD        AX, X1
+	VPBROADCASTD X1, Z1
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+
+loop667:
+	CMPQ    CX, $0x00000010
+	JL      rest668
+	VMOVUPS (AX), Z2
+	VPANDD  Z2, Z1, Z2
+	VPMAXSD Z0, Z2, Z0
+	ADDQ    $0x00000040, AX
+	SUBQ    $0x00000010, CX
+	JMP     loop667
+
+rest668:
+	TESTQ     CX, CX
+	JZ        done669
+	LEAQ      wordMasks<>+0(SB), DX
+	KMOVW     (DX)(CX*2), K1
+	VMOVUPS.Z (AX), K1, Z2
+	VPANDD    Z2, Z1, Z1
+	VPMAXSD   Z0, Z1, Z0
+
+done669:
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VPMAXSD       Y0, Y1, Y1
+	VEXTRACTF32X4 $0x01, Y1, X0
+	VPMAXSD       X1, X0, X0
+	VPSHUFD       $0x4e, X0, X1
+	VPMAXSD       X1, X0, X0
+	VPSHUFD       $0xb1, X0, X1
+	VPMAXSD       X1, X0, X0
+	MOVSS         X0, ret+16(FP)
+	VZEROUPPER
+	RET
+
+// func roundQ8AVX512(dst *byte, src *float32, scale float32, n int)
+// Requires: AVX, AVX512F, SSE
+TEXT ·roundQ8AVX512(SB), NOSPLIT, $0-32
+	// dst = round(src/scale) within +-127
+	MOVSS        scale+16(FP), X0
+	VBROADCASTSS X0, Z0
+	MOVL         $0x42fe0000, AX
+	VMOVD        AX, X1
+	VPBROADCASTD X1, Z1
+	MOVL         $0xc2fe0000, AX
+	VMOVD        AX, X2
+	VPBROADCASTD X2, Z2
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         n+24(FP), DX
+
+loop670:
+	VMOVUPS   (CX), Z3
+	VDIVPS    Z0, Z3, Z3
+	VMINPS    Z1, Z3, Z3
+	VMAXPS    Z2, Z3, Z3
+	VCVTPS2DQ Z3, Z3
+	VPMOVSDB  Z3, (AX)
+	ADDQ      $0x00000010, AX
+	ADDQ      $0x00000040, CX
+	SUBQ      $0x00000010, DX
+	JNZ       loop670
+	VZEROUPPER
+	RET
+
+// func penaliseTileAVX512(s *float32, lds int, n int, low *float32, level *float32, field *float32, slope float32, rowMax *float32, count int) float32
+// Requires: AVX, AVX512F, AVX512VL, SSE
+TEXT ·penaliseTileAVX512(SB), NOSPLIT, $0-76
+	// penalise for n rows, the maximum of each row, and the least penalty of the first
+	MOVQ         s+0(FP), AX
+	MOVQ         lds+8(FP), CX
+	MOVQ         low+24(FP), DX
+	MOVQ         level+32(FP), BX
+	MOVQ         count+64(FP), SI
+	MOVSS        slope+48(FP), X0
+	VBROADCASTSS X0, Z0
+	VMOVUPS      infinity<>+0(SB), Z1
+
+strip671:
+	CMPQ         SI, $0x00000040
+	JL           narrower672
+	MOVQ         field+40(FP), DI
+	VBROADCASTSS (DI), Z2
+	VMOVUPS      (DX), Z3
+	VMOVUPS      (BX), Z4
+	VMINPS       Z3, Z2, Z5
+	VSUBPS       Z5, Z4, Z5
+	VMAXPS       zero<>+0(SB), Z5, Z5
+	VMINPS       largest<>+0(SB), Z5, Z5
+	VMULPS       Z0, Z5, Z5
+	VCMPPS       $0x00, infinity<>+0(SB), Z4, K1
+	VBLENDMPS    infinity<>+0(SB), Z5, K1, Z5
+	VMINPS       Z1, Z5, Z1
+	VMOVUPS      64(DX), Z5
+	VMOVUPS      64(BX), Z6
+	VMINPS       Z5, Z2, Z7
+	VSUBPS       Z7, Z6, Z7
+	VMAXPS       zero<>+0(SB), Z7, Z7
+	VMINPS       largest<>+0(SB), Z7, Z7
+	VMULPS       Z0, Z7, Z7
+	VCMPPS       $0x00, infinity<>+0(SB), Z6, K1
+	VBLENDMPS    infinity<>+0(SB), Z7, K1, Z7
+	VMINPS       Z1, Z7, Z1
+	VMOVUPS      128(DX), Z7
+	VMOVUPS      128(BX), Z8
+	VMINPS       Z7, Z2, Z9
+	VSUBPS       Z9, Z8, Z9
+	VMAXPS       zero<>+0(SB), Z9, Z9
+	VMINPS       largest<>+0(SB), Z9, Z9
+	VMULPS       Z0, Z9, Z9
+	VCMPPS       $0x00, infinity<>+0(SB), Z8, K1
+	VBLENDMPS    infinity<>+0(SB), Z9, K1, Z9
+	VMINPS       Z1, Z9, Z1
+	VMOVUPS      192(DX), Z9
+	VMOVUPS      192(BX), Z10
+	VMINPS       Z9, Z2, Z2
+	VSUBPS       Z2, Z10, Z2
+	VMAXPS       zero<>+0(SB), Z2, Z2
+	VMINPS       largest<>+0(SB), Z2, Z2
+	VMULPS       Z0, Z2, Z2
+	VCMPPS       $0x00, infinity<>+0(SB), Z10, K1
+	VBLENDMPS    infinity<>+0(SB), Z2, K1, Z2
+	VMINPS       Z1, Z2, Z1
+	MOVQ         n+16(FP), R9
+	MOVQ         rowMax+56(FP), R10
+	MOVQ         AX, R8
+
+row673:
+	VBROADCASTSS  (DI), Z2
+	VMOVUPS       negInfinity<>+0(SB), Z11
+	VMINPS        Z3, Z2, Z3
+	VSUBPS        Z3, Z4, Z12
+	VMAXPS        zero<>+0(SB), Z12, Z12
+	VMINPS        largest<>+0(SB), Z12, Z12
+	VMULPS        Z0, Z12, Z12
+	VMOVUPS       (R8), Z13
+	VSUBPS        Z12, Z13, Z13
+	VCMPPS        $0x00, infinity<>+0(SB), Z4, K1
+	VBLENDMPS     negInfinity<>+0(SB), Z13, K1, Z13
+	VMOVUPS       Z13, (R8)
+	VMAXPS        Z11, Z13, Z11
+	VMINPS        Z5, Z2, Z5
+	VSUBPS        Z5, Z6, Z12
+	VMAXPS        zero<>+0(SB), Z12, Z12
+	VMINPS        largest<>+0(SB), Z12, Z12
+	VMULPS        Z0, Z12, Z12
+	VMOVUPS       64(R8), Z13
+	VSUBPS        Z12, Z13, Z13
+	VCMPPS        $0x00, infinity<>+0(SB), Z6, K1
+	VBLENDMPS     negInfinity<>+0(SB), Z13, K1, Z13
+	VMOVUPS       Z13, 64(R8)
+	VMAXPS        Z11, Z13, Z11
+	VMINPS        Z7, Z2, Z7
+	VSUBPS        Z7, Z8, Z12
+	VMAXPS        zero<>+0(SB), Z12, Z12
+	VMINPS        largest<>+0(SB), Z12, Z12
+	VMULPS        Z0, Z12, Z12
+	VMOVUPS       128(R8), Z13
+	VSUBPS        Z12, Z13, Z13
+	VCMPPS        $0x00, infinity<>+0(SB), Z8, K1
+	VBLENDMPS     negInfinity<>+0(SB), Z13, K1, Z13
+	VMOVUPS       Z13, 128(R8)
+	VMAXPS        Z11, Z13, Z11
+	VMINPS        Z9, Z2, Z9
+	VSUBPS        Z9, Z10, Z2
+	VMAXPS        zero<>+0(SB), Z2, Z2
+	VMINPS        largest<>+0(SB), Z2, Z2
+	VMULPS        Z0, Z2, Z2
+	VMOVUPS       192(R8), Z12
+	VSUBPS        Z2, Z12, Z12
+	VCMPPS        $0x00, infinity<>+0(SB), Z10, K1
+	VBLENDMPS     negInfinity<>+0(SB), Z12, K1, Z12
+	VMOVUPS       Z12, 192(R8)
+	VMAXPS        Z11, Z12, Z11
+	VEXTRACTF64X4 $0x01, Z11, Y2
+	VMAXPS        Y11, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X11
+	VMAXPS        X2, X11, X11
+	VPERMILPS     $0x4e, X11, X2
+	VMAXPS        X2, X11, X11
+	VPERMILPS     $0xb1, X11, X2
+	VMAXPS        X2, X11, X11
+	VMAXSS        (R10), X11, X11
+	VMOVSS        X11, (R10)
+	ADDQ          CX, R8
+	ADDQ          $0x00000004, DI
+	ADDQ          $0x00000004, R10
+	DECQ          R9
+	JNZ           row673
+	VMOVUPS       Z3, (DX)
+	VMOVUPS       Z5, 64(DX)
+	VMOVUPS       Z7, 128(DX)
+	VMOVUPS       Z9, 192(DX)
+	ADDQ          $0x00000100, AX
+	ADDQ          $0x00000100, DX
+	ADDQ          $0x00000100, BX
+	SUBQ          $0x00000040, SI
+	JMP           strip671
+
+narrower672:
+strip674:
+	CMPQ         SI, $0x00000010
+	JL           narrower675
+	MOVQ         field+40(FP), DI
+	VBROADCASTSS (DI), Z2
+	VMOVUPS      (DX), Z3
+	VMOVUPS      (BX), Z4
+	VMINPS       Z3, Z2, Z2
+	VSUBPS       Z2, Z4, Z2
+	VMAXPS       zero<>+0(SB), Z2, Z2
+	VMINPS       largest<>+0(SB), Z2, Z2
+	VMULPS       Z0, Z2, Z2
+	VCMPPS       $0x00, infinity<>+0(SB), Z4, K1
+	VBLENDMPS    infinity<>+0(SB), Z2, K1, Z2
+	VMINPS       Z1, Z2, Z1
+	MOVQ         n+16(FP), R9
+	MOVQ         rowMax+56(FP), R10
+	MOVQ         AX, R8
+
+row676:
+	VBROADCASTSS  (DI), Z2
+	VMOVUPS       negInfinity<>+0(SB), Z5
+	VMINPS        Z3, Z2, Z3
+	VSUBPS        Z3, Z4, Z2
+	VMAXPS        zero<>+0(SB), Z2, Z2
+	VMINPS        largest<>+0(SB), Z2, Z2
+	VMULPS        Z0, Z2, Z2
+	VMOVUPS       (R8), Z6
+	VSUBPS        Z2, Z6, Z6
+	VCMPPS        $0x00, infinity<>+0(SB), Z4, K1
+	VBLENDMPS     negInfinity<>+0(SB), Z6, K1, Z6
+	VMOVUPS       Z6, (R8)
+	VMAXPS        Z5, Z6, Z5
+	VEXTRACTF64X4 $0x01, Z5, Y2
+	VMAXPS        Y5, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X5
+	VMAXPS        X2, X5, X5
+	VPERMILPS     $0x4e, X5, X2
+	VMAXPS        X2, X5, X5
+	VPERMILPS     $0xb1, X5, X2
+	VMAXPS        X2, X5, X5
+	VMAXSS        (R10), X5, X5
+	VMOVSS        X5, (R10)
+	ADDQ          CX, R8
+	ADDQ          $0x00000004, DI
+	ADDQ          $0x00000004, R10
+	DECQ          R9
+	JNZ           row676
+	VMOVUPS       Z3, (DX)
+	ADDQ          $0x00000040, AX
+	ADDQ          $0x00000040, DX
+	ADDQ          $0x00000040, BX
+	SUBQ          $0x00000010, SI
+	JMP           strip674
+
+narrower675:
+	TESTQ        SI, SI
+	JZ           done677
+	LEAQ         wordMasks<>+0(SB), DI
+	KMOVW        (DI)(SI*2), K1
+	MOVQ         field+40(FP), SI
+	VBROADCASTSS (SI), Z2
+	VMOVUPS.Z    (DX), K1, Z3
+	VMOVUPS.Z    (BX), K1, Z4
+	VMOVUPS      infinity<>+0(SB), Z5
+	VBLENDMPS    Z4, Z5, K1, Z4
+	VMINPS       Z3, Z2, Z2
+	VSUBPS       Z2, Z4, Z2
+	VMAXPS       zero<>+0(SB), Z2, Z2
+	VMINPS       largest<>+0(SB), Z2, Z2
+	VMULPS       Z0, Z2, Z2
+	VCMPPS       $0x00, infinity<>+0(SB), Z4, K2
+	VBLENDMPS    infinity<>+0(SB), Z2, K2, Z2
+	VMINPS       Z1, Z2, Z1
+	MOVQ         n+16(FP), BX
+	MOVQ         rowMax+56(FP), DI
+
+row678:
+	VBROADCASTSS  (SI), Z2
+	VMOVUPS       negInfinity<>+0(SB), Z5
+	VMINPS        Z3, Z2, Z3
+	VSUBPS        Z3, Z4, Z2
+	VMAXPS        zero<>+0(SB), Z2, Z2
+	VMINPS        largest<>+0(SB), Z2, Z2
+	VMULPS        Z0, Z2, Z2
+	VMOVUPS.Z     (AX), K1, Z6
+	VSUBPS        Z2, Z6, Z6
+	VCMPPS        $0x00, infinity<>+0(SB), Z4, K2
+	VBLENDMPS     negInfinity<>+0(SB), Z6, K2, Z6
+	VMOVUPS       Z6, K1, (AX)
+	VMAXPS        Z5, Z6, Z5
+	VEXTRACTF64X4 $0x01, Z5, Y2
+	VMAXPS        Y5, Y2, Y2
+	VEXTRACTF32X4 $0x01, Y2, X5
+	VMAXPS        X2, X5, X5
+	VPERMILPS     $0x4e, X5, X2
+	VMAXPS        X2, X5, X5
+	VPERMILPS     $0xb1, X5, X2
+	VMAXPS        X2, X5, X5
+	VMAXSS        (DI), X5, X5
+	VMOVSS        X5, (DI)
+	ADDQ          CX, AX
+	ADDQ          $0x00000004, SI
+	ADDQ          $0x00000004, DI
+	DECQ          BX
+	JNZ           row678
+	VMOVUPS       Z3, K1, (DX)
+
+done677:
+	VPXORD        signBit<>+0(SB), Z1, Z0
+	VEXTRACTF64X4 $0x01, Z0, Y1
+	VMAXPS        Y0, Y1, Y1
+	VEXTRACTF32X4 $0x01, Y1, X0
+	VMAXPS        X1, X0, X0
+	VPERMILPS     $0x4e, X0, X1
+	VMAXPS        X1, X0, X0
+	VPERMILPS     $0xb1, X0, X1
+	VMAXPS        X1, X0, X0
+	VXORPS        signBit<>+0(SB), X0, X0
+	MOVSS         X0, ret+72(FP)
+	VZEROUPPER
+	RET
+
+// func expSumTileAVX512(s *float32, lds int, n int, width int, max *float32, sum *float32)
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL
+TEXT ·expSumTileAVX512(SB), NOSPLIT, $0-48
+	// s[t] = exp(s[t]-max[t]); sum[t] += their sum
+	MOVQ  s+0(FP), AX
+	MOVQ  n+16(FP), CX
+	MOVQ  max+32(FP), DX
+	MOVQ  sum+40(FP), BX
+	MOVQ  width+24(FP), SI
+	ANDQ  $+15, SI
+	LEAQ  wordMasks<>+0(SB), DI
+	KMOVW (DI)(SI*2), K1
+
+row679:
+	VXORPS       Z1, Z1, Z1
+	VBROADCASTSS (DX), Z0
+	VCMPPS       $0x00, negInfinity<>+0(SB), Z0, K2
+	VBLENDMPS    infinity<>+0(SB), Z0, K2, Z0
+	MOVQ         width+24(FP), R8
+	MOVQ         AX, DI
+
+loop680:
+	CMPQ         R8, $0x00000010
+	JL           rest681
+	VMOVUPS      (DI), Z2
+	VXORPS       Z3, Z3, Z3
+	VSUBPS       Z0, Z2, Z2
+	VMOVUPS      expLow<>+0(SB), Z3
+	VMAXPS       Z2, Z3, Z3
+	VMOVUPS      expHigh<>+0(SB), Z5
+	VMINPS       Z3, Z5, Z5
+	VMULPS       log2e<>+0(SB), Z5, Z4
+	VRNDSCALEPS  $0x00, Z4, Z4
+	VFNMADD231PS ln2High<>+0(SB), Z4, Z5
+	VFNMADD231PS ln2Low<>+0(SB), Z4, Z5
+	VMOVUPS      expC0<>+0(SB), Z6
+	VFMADD213PS  expC1<>+0(SB), Z5, Z6
+	VFMADD213PS  expC2<>+0(SB), Z5, Z6
+	VFMADD213PS  expC3<>+0(SB), Z5, Z6
+	VFMADD213PS  expC4<>+0(SB), Z5, Z6
+	VFMADD213PS  expC5<>+0(SB), Z5, Z6
+	VMULPS       Z5, Z5, Z3
+	VFMADD213PS  Z5, Z3, Z6
+	VADDPS       one<>+0(SB), Z6, Z6
+	VSCALEFPS    Z4, Z6, Z6
+	VCMPPS       $0x05, expLow<>+0(SB), Z2, K2
+	VMOVAPS.Z    Z6, K2, Z6
+	VMOVUPS      Z6, (DI)
+	VADDPS       Z6, Z1, Z1
+	ADDQ         $0x00000040, DI
+	SUBQ         $0x00000010, R8
+	JMP          loop680
+
+rest681:
+	TESTQ        SI, SI
+	JZ           sum682
+	VMOVUPS.Z    (DI), K1, Z2
+	VXORPS       Z3, Z3, Z3
+	VSUBPS       Z0, Z2, Z2
+	VMOVUPS      expLow<>+0(SB), Z0
+	VMAXPS       Z2, Z0, Z0
+	VMOVUPS      expHigh<>+0(SB), Z5
+	VMINPS       Z0, Z5, Z5
+	VMULPS       log2e<>+0(SB), Z5, Z4
+	VRNDSCALEPS  $0x00, Z4, Z4
+	VFNMADD231PS ln2High<>+0(SB), Z4, Z5
+	VFNMADD231PS ln2Low<>+0(SB), Z4, Z5
+	VMOVUPS      expC0<>+0(SB), Z6
+	VFMADD213PS  expC1<>+0(SB), Z5, Z6
+	VFMADD213PS  expC2<>+0(SB), Z5, Z6
+	VFMADD213PS  expC3<>+0(SB), Z5, Z6
+	VFMADD213PS  expC4<>+0(SB), Z5, Z6
+	VFMADD213PS  expC5<>+0(SB), Z5, Z6
+	VMULPS       Z5, Z5, Z0
+	VFMADD213PS  Z5, Z0, Z6
+	VADDPS       one<>+0(SB), Z6, Z6
+	VSCALEFPS    Z4, Z6, Z6
+	VCMPPS       $0x05, expLow<>+0(SB), Z2, K2
+	VMOVAPS.Z    Z6, K2, Z6
+	VBLENDMPS    Z6, Z3, K1, Z6
+	VMOVUPS      Z6, K1, (DI)
+	VADDPS       Z6, Z1, Z1
+
+sum682:
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y1, Y0, Y0
+	VSHUFPS       $0xdd, Y0, Y0, Y1
+	VSHUFPS       $0x88, Y0, Y0, Y0
+	VADDPS        Y1, Y0, Y0
+	VSHUFPS       $0xdd, Y0, Y0, Y1
+	VSHUFPS       $0x88, Y0, Y0, Y0
+	VADDPS        Y1, Y0, Y0
+	VEXTRACTF32X4 $0x01, Y0, X1
+	VADDPS        X0, X1, X1
+	VADDSS        (BX), X1, X1
+	VMOVSS        X1, (BX)
+	MOVQ          lds+8(FP), DI
+	ADDQ          DI, AX
+	ADDQ          $0x00000004, DX
+	ADDQ          $0x00000004, BX
+	DECQ          CX
+	JNZ           row679
 	VZEROUPPER
 	RET

@@ -679,7 +679,7 @@ func TestNoAllocation(t *testing.T) {
 	eachLevel(t, func(t *testing.T) {
 		r := newRand()
 		var s Scratch
-		x, y, k := normals(r, 8*64), normals(r, 8*64), halves(normals(r, 64*64))
+		x, y, k, k8 := normals(r, 8*64), normals(r, 8*64), halves(normals(r, 64*64)), signed(r, 8*64)
 		var ws []Matrix
 		for _, d := range []quant.DType{quant.F32, quant.F16, quant.Q8_0, quant.Q4_0} {
 			w, _ := matrix(t, r, d, 10, 64)
@@ -697,6 +697,14 @@ func TestNoAllocation(t *testing.T) {
 			AccumulateF16(y[:64], x[:64], k)
 			_ = Penalise(y, x, x, 0, 1)
 			Softmax(y)
+			MulAdd(y, 8, x, 64, 8, x, 8, 16, 8, true)
+			TransposeF16(y, 8, k, 8, 64)
+			_ = PenaliseTile(y, 64, 8, x[:64], x, x, 1, x[64:])
+			ExpSumTile(y, 64, 8, 64, x, x[8:])
+			_ = QuantizeQ8(k8, x)
+			WidenQ8(y, k8, x, 8, 64)
+			KeyDotsQ8(y[:8], x, k8, x, 64, 1)
+			AccumulateQ8(y[:64], x[:8], k8, x)
 		})
 		if allocations != 0 {
 			t.Errorf("%v allocations", allocations)

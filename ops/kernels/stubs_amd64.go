@@ -12,6 +12,9 @@ func gemvF16AVX2(y *float32, w *byte, stride int, x *float32, cols int, rows int
 func gemvBF16AVX2(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
 
 //go:noescape
+func gemvI8AVX2(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
+
+//go:noescape
 func gemvQ8AVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
 
 //go:noescape
@@ -34,6 +37,9 @@ func accumulateF32AVX2(y *float32, p *float32, v *byte, n int, count int)
 
 //go:noescape
 func accumulateF16AVX2(y *float32, p *float32, v *byte, n int, count int)
+
+//go:noescape
+func accumulateI8AVX2(y *float32, p *float32, v *byte, scales *float32, n int, count int)
 
 //go:noescape
 func axpyAVX2(y *float32, x *float32, a float32, n int)
@@ -84,6 +90,33 @@ func reluAVX2(y *float32, n int)
 func tanhAVX2(y *float32, n int)
 
 //go:noescape
+func mulAddAVX2(y *float32, ldy int, x *float32, ldx int, n int, w *float32, ldw int, k int, width int, add int)
+
+//go:noescape
+func transposeF32AVX2(dst *float32, ld int, src *byte, rows int, cols int)
+
+//go:noescape
+func transposeF16AVX2(dst *float32, ld int, src *byte, rows int, cols int)
+
+//go:noescape
+func transposeI8AVX2(dst *float32, ld int, src *byte, scales *float32, rows int, cols int)
+
+//go:noescape
+func widenQ8AVX2(dst *float32, src *byte, scales *float32, rows int, cols int)
+
+//go:noescape
+func magnitudeAVX2(x *float32, n int) float32
+
+//go:noescape
+func roundQ8AVX2(dst *byte, src *float32, scale float32, n int)
+
+//go:noescape
+func penaliseTileAVX2(s *float32, lds int, n int, low *float32, level *float32, field *float32, slope float32, rowMax *float32, count int) float32
+
+//go:noescape
+func expSumTileAVX2(s *float32, lds int, n int, width int, max *float32, sum *float32)
+
+//go:noescape
 func gemvF32AVX512(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
 
 //go:noescape
@@ -91,6 +124,9 @@ func gemvF16AVX512(y *float32, w *byte, stride int, x *float32, cols int, rows i
 
 //go:noescape
 func gemvBF16AVX512(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
+
+//go:noescape
+func gemvI8AVX512(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
 
 //go:noescape
 func gemvQ8AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
@@ -124,6 +160,9 @@ func accumulateF32AVX512(y *float32, p *float32, v *byte, n int, count int)
 
 //go:noescape
 func accumulateF16AVX512(y *float32, p *float32, v *byte, n int, count int)
+
+//go:noescape
+func accumulateI8AVX512(y *float32, p *float32, v *byte, scales *float32, n int, count int)
 
 //go:noescape
 func axpyAVX512(y *float32, x *float32, a float32, n int)
@@ -172,3 +211,30 @@ func reluAVX512(y *float32, n int)
 
 //go:noescape
 func tanhAVX512(y *float32, n int)
+
+//go:noescape
+func mulAddAVX512(y *float32, ldy int, x *float32, ldx int, n int, w *float32, ldw int, k int, width int, add int)
+
+//go:noescape
+func transposeF32AVX512(dst *float32, ld int, src *byte, rows int, cols int)
+
+//go:noescape
+func transposeF16AVX512(dst *float32, ld int, src *byte, rows int, cols int)
+
+//go:noescape
+func transposeI8AVX512(dst *float32, ld int, src *byte, scales *float32, rows int, cols int)
+
+//go:noescape
+func widenQ8AVX512(dst *float32, src *byte, scales *float32, rows int, cols int)
+
+//go:noescape
+func magnitudeAVX512(x *float32, n int) float32
+
+//go:noescape
+func roundQ8AVX512(dst *byte, src *float32, scale float32, n int)
+
+//go:noescape
+func penaliseTileAVX512(s *float32, lds int, n int, low *float32, level *float32, field *float32, slope float32, rowMax *float32, count int) float32
+
+//go:noescape
+func expSumTileAVX512(s *float32, lds int, n int, width int, max *float32, sum *float32)

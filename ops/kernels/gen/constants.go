@@ -30,6 +30,7 @@ var numbers = map[string]float32{
 	"expC3":     4.1665795894e-2,
 	"expC4":     1.6666665459e-1,
 	"expC5":     5.0000001201e-1,
+	"zero":      0,
 	"one":       1,
 	"two":       2,
 	"geluA":     -1.5957691216057308,

@@ -365,11 +365,7 @@ func (v isa) penalise() {
 		low, level := v.load(f32, at["low"], part), v.load(f32, at["level"], part)
 		VMINPS(low, field, low)
 		v.store(low, at["low"], part)
-		penalty := v.reg()
-		VSUBPS(low, level, penalty)
-		VMAXPS(zero, penalty, penalty) // a NaN becomes 0
-		VMINPS(constants["largest"], penalty, penalty)
-		VMULPS(slope, penalty, penalty)
+		penalty := v.penalty(low, level, slope)
 		v.blendWhere(penalty, zero, equal, level, "infinity") // an empty slot
 		v.keep(penalty, zero, part)
 		VMAXPS(most, penalty, most)

@@ -47,11 +47,7 @@ func (v isa) reg() VecVirtual {
 // zero returns a cleared register.
 func (v isa) zero() VecVirtual {
 	r := v.reg()
-	if v.wide {
-		VPXORD(r, r, r)
-	} else {
-		VXORPS(r, r, r)
-	}
+	VXORPS(r, r, r)
 	return r
 }
 
@@ -82,14 +78,15 @@ var (
 	f32  = element{"F32", 4}
 	f16  = element{"F16", 2}
 	bf16 = element{"BF16", 2}
+	i8   = element{"I8", 1} // signed integers
 )
 
 // tail is the rest of a row that does not fill a register: its mask, and for
-// AVX2, which has no masked load of 16-bit elements, a buffer on the stack.
+// AVX2, which has masked loads of 32 bits only, a buffer on the stack.
 type tail struct {
 	mask   Op       // K register, or a YMM register of all ones and zeros
 	count  Register // elements
-	buffer Mem      // AVX2, 16-bit types: eight elements
+	buffer Mem      // AVX2, types narrower than float32: eight elements
 }
 
 // newTail makes the mask for count elements, 0 < count < lanes.
@@ -123,6 +120,9 @@ func (v isa) load(t element, m Mem, part *tail) VecVirtual {
 		VMOVUPS(m, r)
 	case part == nil && t == f16:
 		VCVTPH2PS(m, r)
+	case part == nil && t == i8:
+		VPMOVSXBD(m, r)
+		VCVTDQ2PS(r, r)
 	case part == nil:
 		VPMOVZXWD(m, r)
 		VPSLLD(U8(16), r, r)
@@ -134,18 +134,27 @@ func (v isa) load(t element, m Mem, part *tail) VecVirtual {
 		y := YMM()
 		VMOVDQU16_Z(m, part.mask, y)
 		VCVTPH2PS(y, r)
+	case t == i8 && v.wide:
+		VPMOVSXBD_Z(m, part.mask, r)
+		VCVTDQ2PS(r, r)
 	case v.wide:
 		VPMOVZXWD_Z(m, part.mask, r)
 		VPSLLD(U8(16), r, r)
 	default:
-		// Copy word by word; what the buffer held beyond count is zero.
+		// Copy one by one; what the buffer held beyond count is zero.
 		source, i, word := GP64(), GP64(), GP32()
 		LEAQ(m, source)
 		XORQ(i, i)
 		again := label("word")
 		Label(again)
-		MOVWLZX(Mem{Base: source, Index: i, Scale: 2}, word)
-		MOVW(word.As16(), part.buffer.Idx(i, 2))
+		from, to := Mem{Base: source, Index: i, Scale: uint8(t.bytes)}, part.buffer.Idx(i, uint8(t.bytes))
+		if t == i8 {
+			MOVBLZX(from, word)
+			MOVB(word.As8(), to)
+		} else {
+			MOVWLZX(from, word)
+			MOVW(word.As16(), to)
+		}
 		INCQ(i)
 		CMPQ(i, part.count)
 		JL(LabelRef(again))
@@ -154,7 +163,7 @@ func (v isa) load(t element, m Mem, part *tail) VecVirtual {
 	return r
 }
 
-// clearBuffer gives a tail its stack buffer, which AVX2 needs for 16-bit types.
+// clearBuffer gives a tail its stack buffer, which AVX2 needs for narrow types.
 func (v isa) clearBuffer(t element, part *tail) {
 	if v.wide || t == f32 {
 		return

@@ -31,7 +31,7 @@ func main() {
 	case "kernels":
 		defineConstants()
 		for _, v := range []isa{avx2, avx512} {
-			for _, t := range []element{f32, f16, bf16} {
+			for _, t := range []element{f32, f16, bf16, i8} {
 				v.gemv(t)
 			}
 			for _, t := range []blockType{q8, q4, q41} {
@@ -42,7 +42,9 @@ func main() {
 			}
 			v.accumulate(f32)
 			v.accumulate(f16)
+			v.accumulate(i8)
 			v.elementwise()
+			v.attention()
 		}
 	case "quant":
 		defineByteOrder()

@@ -293,10 +293,16 @@ func (v isa) tile(tokens int) {
 
 // accumulate emits y[c] += sum over j of p[j]*v[j,c], for rows of n elements
 // one after the other. A strip of columns stays in registers while j runs; a
-// row whose p is zero is not read.
+// row whose p is zero is not read. Rows of bytes have a scale each, which
+// multiplies p.
 func (v isa) accumulate(t element) {
-	v.text("accumulate"+t.name, "(y, p *float32, v *byte, n, count int)")
-	Comment("y[c] += sum of p[j]*v[j,c]")
+	if t == i8 {
+		v.text("accumulate"+t.name, "(y, p *float32, v *byte, scales *float32, n, count int)")
+		Comment("y[c] += sum of p[j]*scales[j]*v[j,c]")
+	} else {
+		v.text("accumulate"+t.name, "(y, p *float32, v *byte, n, count int)")
+		Comment("y[c] += sum of p[j]*v[j,c]")
+	}
 	y, values := Load(Param("y"), GP64()), Load(Param("v"), GP64())
 	n := Load(Param("n"), GP64())
 	stride := GP64()
@@ -311,6 +317,10 @@ func (v isa) accumulate(t element) {
 		Load(Param("p"), p)
 		Load(Param("count"), left)
 		MOVQ(values, at)
+		var scales Register
+		if t == i8 {
+			scales = Load(Param("scales"), GP64())
+		}
 		loop, next := label("row"), label("next")
 		Label(loop)
 		MOVL(Mem{Base: p}, bits)
@@ -318,11 +328,19 @@ func (v isa) accumulate(t element) {
 		JZ(LabelRef(next))
 		weight := v.reg()
 		VBROADCASTSS(Mem{Base: p}, weight)
+		if t == i8 {
+			scale := v.reg()
+			VBROADCASTSS(Mem{Base: scales}, scale)
+			VMULPS(scale, weight, weight)
+		}
 		for i := range sums {
 			VFMADD231PS(v.load(t, Mem{Base: at, Disp: i * v.lanes * t.bytes}, part), weight, sums[i])
 		}
 		Label(next)
 		ADDQ(U32(4), p)
+		if t == i8 {
+			ADDQ(U32(4), scales)
+		}
 		ADDQ(stride, at)
 		DECQ(left)
 		JNZ(LabelRef(loop))
