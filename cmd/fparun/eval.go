@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/firstpassage/fpa/cmd/internal/cli"
+	"github.com/firstpassage/fpa/format/atomicfile"
 	"github.com/firstpassage/fpa/runtime/cache"
 	"github.com/firstpassage/fpa/runtime/cpu"
 	"github.com/firstpassage/fpa/runtime/engine"
@@ -31,17 +33,17 @@ func newEval() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(*cobra.Command, []string) error { return cli.Usage("say what to measure; see fparun eval --help") },
 	}
-	c.AddCommand(newPasskey(), newPerplexity())
+	c.AddCommand(newPasskey(), newPerplexity(), newKLD())
 	return c
 }
 
 // passkeyFlags are the flags of eval passkey.
 type passkeyFlags struct {
 	engineFlags
-	data, output string
-	maxLength    int
-	limit        int
-	json         bool
+	data, output, svg string
+	maxLength, limit  int
+	bins              int
+	json, force       bool
 }
 
 func newPasskey() *cobra.Command {
@@ -51,13 +53,21 @@ func newPasskey() *cobra.Command {
 		Short: "Ask for keys hidden in long texts",
 		Long: `passkey reads prompts and their answers from a file of JSON lines (gzip is read too),
 generates greedily after each prompt, and prints for each length how many answers
-are right and how much of the cache was kept. An answer is right when the text is
-exactly the expected one and an end token follows.
+are right and how much of the cache was kept; then the same by length and depth, the
+place of the answer in the prompt from 0 (its start) to 1. An answer is right when the
+text is exactly the expected one and an end token follows.
 
 A line is {"prompt": "…", "answer": "…", "length": 2048, "depth": 0.5}; length groups
-the lines of the table, depth is optional.`,
-		Example: "  fparun eval passkey -m passkey.gguf --data testmodels/passkey/eval-three.jsonl.gz",
-		Args:    cobra.NoArgs,
+the lines of the tables. Lines without depth are in the table by length alone. Depths
+are grouped into --depth-bins of equal width; without it there is a column for each
+depth, or ten bins when there are more than ten.
+
+--svg draws the table by length and depth as a heat map: the colour and the first line
+of a cell are the share of right answers, the second line is the share of the cache
+that was kept. The keys of --json are those of the tables, and every answer.`,
+		Example: `  fparun eval passkey -m passkey.gguf --data testmodels/passkey/eval-three.jsonl.gz
+  fparun eval passkey -m passkey.gguf --data eval.jsonl --depth-bins 5 --svg passkey.svg`,
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return runPasskey(c.Context(), c.OutOrStdout(), &f)
 		},
@@ -66,7 +76,10 @@ the lines of the table, depth is optional.`,
 	f.add(fl, cache.Exact, "f16")
 	fl.StringVar(&f.data, "data", "", "`file` of prompts and answers, .jsonl or .jsonl.gz")
 	fl.IntVar(&f.maxLength, "max-length", 0, "leave out prompts whose length is larger; 0: none")
-	fl.IntVar(&f.limit, "limit", 0, "at most so many prompts of each length; 0: all")
+	fl.IntVar(&f.limit, "limit", 0, "at most so many prompts of each length, evenly spread over them; 0: all")
+	fl.IntVar(&f.bins, "depth-bins", 0, "group depths into so many bins of equal width; 0: see above")
+	fl.StringVar(&f.svg, "svg", "", "draw the table by length and depth into this `file`")
+	fl.BoolVar(&f.force, "force", false, "replace an existing file")
 	fl.StringVarP(&f.output, "output", "o", "md", "form of the result: md, json (with every answer)")
 	fl.BoolVar(&f.json, "json", false, "the same as -o json")
 	return c
@@ -78,6 +91,7 @@ type question struct {
 	Answer string   `json:"answer"`
 	Length int      `json:"length"`
 	Depth  *float64 `json:"depth"`
+	number int      // in the file, from 1
 }
 
 // answer is what the model gave.
@@ -95,21 +109,47 @@ type answer struct {
 
 // lengthResult is a line of the table.
 type lengthResult struct {
-	Length   int     `json:"length"`
-	Prompts  int     `json:"prompts"`
-	Right    int     `json:"right"`
+	Length int `json:"length"`
+	tally
 	Tokens   float64 `json:"mean_tokens"`
-	Kept     float64 `json:"mean_kept"`
 	MostKept float64 `json:"max_kept"`
 	MaxLive  int     `json:"max_live"`
 }
 
-func runPasskey(ctx context.Context, w io.Writer, f *passkeyFlags) error {
-	if f.data == "" {
+// cell is a group of prompts of one length and one range of depths.
+type cell struct {
+	Length int     `json:"length"`
+	From   float64 `json:"depth_from"`
+	To     float64 `json:"depth_to"`
+	tally
+}
+
+// tally counts answers.
+type tally struct {
+	Prompts int     `json:"prompts"`
+	Right   int     `json:"right"`
+	Kept    float64 `json:"mean_kept"`
+}
+
+// report is the whole result.
+type report struct {
+	Model     string         `json:"model"`
+	Data      string         `json:"data"`
+	Cache     string         `json:"cache"`
+	CacheType string         `json:"cache_type"`
+	Lengths   []lengthResult `json:"lengths"`
+	Cells     []cell         `json:"cells"` // those that hold a prompt
+	Answers   []answer       `json:"answers"`
+}
+
+func (f *passkeyFlags) checkPasskey() error {
+	switch {
+	case f.data == "":
 		return cli.Usage("no data given; use --data FILE")
-	}
-	if f.limit < 0 || f.maxLength < 0 {
+	case f.limit < 0 || f.maxLength < 0:
 		return cli.Usage("--limit and --max-length are numbers of at least 0")
+	case f.bins < 0 || f.bins > maxBins:
+		return cli.Usage("--depth-bins is %d, expected 1 to %d, or 0 for as many as fit", f.bins, maxBins)
 	}
 	if f.json {
 		f.output = "json"
@@ -117,12 +157,32 @@ func runPasskey(ctx context.Context, w io.Writer, f *passkeyFlags) error {
 	if f.output != "md" && f.output != "json" {
 		return cli.Usage("--output %q is not known, expected md or json", f.output)
 	}
-	if err := f.check(); err != nil {
+	if f.svg != "" {
+		if err := cli.NotOneOf(f.svg, "--svg", f.model, f.data); err != nil {
+			return err
+		}
+	}
+	return f.check()
+}
+
+func runPasskey(ctx context.Context, w io.Writer, f *passkeyFlags) error {
+	if err := f.checkPasskey(); err != nil {
 		return err
 	}
 	questions, err := readQuestions(f)
 	if err != nil {
 		return err
+	}
+	depths := depthBins(questions, f.bins)
+	var picture *atomicfile.File
+	if f.svg != "" { // what cannot be written is found before hours of work
+		if len(depths) == 0 {
+			return fmt.Errorf("%s: no question has a depth, which --svg needs", f.data)
+		}
+		if picture, err = atomicfile.CreateAtomic(f.svg, f.force); err != nil {
+			return err
+		}
+		defer picture.Abort()
 	}
 	r, t, err := f.openText()
 	if err != nil {
@@ -133,13 +193,24 @@ func runPasskey(ctx context.Context, w io.Writer, f *passkeyFlags) error {
 	if err != nil {
 		return err
 	}
-	table := summarise(answers)
+	res := &report{
+		Model: f.model, Data: f.data, Cache: f.mode, CacheType: f.typ,
+		Lengths: summarise(answers), Cells: cellsOf(answers, depths), Answers: answers,
+	}
+	if picture != nil {
+		if err := res.heatMap(depths).WriteSVG(picture); err != nil {
+			return err
+		}
+		if err := picture.Commit(); err != nil {
+			return err
+		}
+	}
 	if f.output == "json" {
 		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
-		return e.Encode(map[string]any{"model": f.model, "data": f.data, "cache": f.mode, "cache_type": f.typ, "lengths": table, "answers": answers})
+		return e.Encode(res)
 	}
-	return printPasskey(w, f, table)
+	return res.print(w, depths)
 }
 
 // maxDataBytes bounds the text of an evaluation, which is held in memory: a small
@@ -163,7 +234,6 @@ func readQuestions(f *passkeyFlags) ([]question, error) {
 	}
 	limited := &io.LimitedReader{R: r, N: maxDataBytes}
 	var out []question
-	count := make(map[int]int)
 	d := json.NewDecoder(bufio.NewReader(limited))
 	for line := 1; ; line++ {
 		var q question
@@ -177,22 +247,83 @@ func readQuestions(f *passkeyFlags) ([]question, error) {
 		if q.Prompt == "" || q.Answer == "" {
 			return nil, fmt.Errorf("%s: question %d lacks a prompt or an answer", f.data, line)
 		}
-		if f.maxLength > 0 && q.Length > f.maxLength || f.limit > 0 && count[q.Length] == f.limit {
+		if q.Length < 0 || q.Depth != nil && !(*q.Depth >= 0 && *q.Depth <= 1) {
+			return nil, fmt.Errorf("%s: question %d has a length or a depth that is not one, expected a length of at least 0 and a depth of 0 to 1", f.data, line)
+		}
+		if f.maxLength > 0 && q.Length > f.maxLength {
 			continue
 		}
-		count[q.Length]++
+		q.number = line
 		out = append(out, q)
 	}
+	out = thin(out, f.limit)
 	if len(out) == 0 {
 		return nil, fmt.Errorf("%s: holds no question to ask", f.data)
 	}
 	return out, nil
 }
 
+// thin picks at most limit questions of each length, evenly over them from the
+// first to the last, since data goes by depth; 0 picks all.
+func thin(questions []question, limit int) []question {
+	if limit == 0 {
+		return questions
+	}
+	byLength := make(map[int][]int)
+	for i, q := range questions {
+		byLength[q.Length] = append(byLength[q.Length], i)
+	}
+	var picked []int
+	for _, all := range byLength {
+		n := min(limit, len(all))
+		for k := range n {
+			picked = append(picked, all[k*(len(all)-1)/max(n-1, 1)])
+		}
+	}
+	slices.Sort(picked)
+	out := make([]question, len(picked))
+	for i, at := range picked {
+		out[i] = questions[at]
+	}
+	return out
+}
+
+// prompt is a question in tokens.
+type prompt struct {
+	ids  []int32
+	want int // tokens of the answer
+}
+
+// tokenize turns all questions into tokens, so that it is known how much there is
+// to do, and a question that cannot be asked is found before any is.
+func tokenize(t *tokenizer.Tokenizer, questions []question) ([]prompt, error) {
+	prompts := make([]prompt, len(questions))
+	for i, q := range questions {
+		ids, err := t.Encode(q.Prompt, tokenizer.EncodeOptions{AddSpecial: true, ParseSpecial: true})
+		if err != nil {
+			return nil, fmt.Errorf("question %d: %w", q.number, err)
+		}
+		want, err := t.Encode(q.Answer, tokenizer.EncodeOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("question %d: %w", q.number, err)
+		}
+		prompts[i] = prompt{ids, len(want)}
+	}
+	return prompts, nil
+}
+
 // askAll asks every question, several at a time, each on an engine of one
 // thread: prompts are independent, and small models gain little from more
 // threads.
 func askAll(ctx context.Context, f *passkeyFlags, r *running, t *tokenizer.Tokenizer, questions []question) ([]answer, error) {
+	prompts, err := tokenize(t, questions)
+	if err != nil {
+		return nil, err
+	}
+	total := 0
+	for _, p := range prompts {
+		total += len(p.ids)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	threads := f.threads
@@ -205,7 +336,13 @@ func askAll(ctx context.Context, f *passkeyFlags, r *running, t *tokenizer.Token
 	var first error
 	var group sync.WaitGroup
 	progress := cli.NewProgress(false)
-	done := 0
+	fed := 0
+	count := func(tokens int) {
+		mu.Lock()
+		defer mu.Unlock()
+		fed += tokens
+		progress.Tokens("asking", int64(fed), int64(total))
+	}
 	for range min(threads, len(questions)) {
 		e, err := cpu.New(r.model, cpu.Options{Threads: 1, Chunk: f.batch})
 		if err != nil {
@@ -214,15 +351,13 @@ func askAll(ctx context.Context, f *passkeyFlags, r *running, t *tokenizer.Token
 		group.Go(func() {
 			defer e.Close()
 			for i := range next {
-				a, err := ask(ctx, f, e, r, t, questions[i])
+				a, err := ask(ctx, f, e, r, t, questions[i], prompts[i], count)
 				mu.Lock()
 				answers[i] = a
 				if err != nil && first == nil {
-					first = fmt.Errorf("question %d: %w", i+1, err)
+					first = fmt.Errorf("question %d: %w", questions[i].number, err)
 					cancel()
 				}
-				done++
-				progress.Count("asking", int64(done), int64(len(questions)))
 				mu.Unlock()
 			}
 		})
@@ -242,30 +377,25 @@ func askAll(ctx context.Context, f *passkeyFlags, r *running, t *tokenizer.Token
 	return answers, first
 }
 
-// ask generates greedily after one prompt.
-func ask(ctx context.Context, f *passkeyFlags, e engine.Engine, r *running, t *tokenizer.Tokenizer, q question) (answer, error) {
-	a := answer{Length: q.Length, Depth: q.Depth, Want: q.Answer}
-	prompt, err := t.Encode(q.Prompt, tokenizer.EncodeOptions{AddSpecial: true, ParseSpecial: true})
-	if err != nil {
-		return a, err
-	}
-	want, err := t.Encode(q.Answer, tokenizer.EncodeOptions{})
-	if err != nil {
-		return a, err
-	}
+// ask generates greedily after one prompt. count is told of its tokens as they are
+// fed.
+func ask(ctx context.Context, f *passkeyFlags, e engine.Engine, r *running, t *tokenizer.Tokenizer, q question, in prompt, count func(int)) (answer, error) {
+	a := answer{Length: q.Length, Depth: q.Depth, Want: q.Answer, Tokens: len(in.ids)}
 	s, err := f.newSession(e)
 	if err != nil {
 		return a, err
 	}
 	p := sample.Defaults()
 	p.Temp = 0
-	res, err := generate.Run(ctx, s, t, sample.New(p, 0), prompt, generate.Options{
-		Predict: len(want) + 8, End: r.file.EndTokens(), Chunk: f.batch,
+	last := 0
+	res, err := generate.Run(ctx, s, t, sample.New(p, 0), in.ids, generate.Options{
+		Predict: in.want + 8, End: r.file.EndTokens(), Chunk: f.batch,
+		Progress: func(fed int) { count(fed - last); last = fed },
 	}, nil)
 	if err != nil {
 		return a, err
 	}
-	a.Got, a.Ended, a.Tokens = res.Text, res.Reason == generate.ByEnd, len(prompt)
+	a.Got, a.Ended = res.Text, res.Reason == generate.ByEnd
 	a.Right = a.Ended && a.Got == a.Want
 	stats := s.CacheStats()
 	a.Kept = stats.Kept
@@ -286,35 +416,16 @@ func summarise(answers []answer) []lengthResult {
 			l = &lengthResult{Length: a.Length}
 			byLength[a.Length] = l
 		}
-		l.Prompts++
-		if a.Right {
-			l.Right++
-		}
+		l.add(a)
 		l.Tokens += float64(a.Tokens)
-		l.Kept += a.Kept
 		l.MostKept = max(l.MostKept, a.Kept)
 		l.MaxLive = max(l.MaxLive, a.MaxLive)
 	}
 	var out []lengthResult
 	for _, l := range byLength {
 		l.Tokens /= float64(l.Prompts)
-		l.Kept /= float64(l.Prompts)
 		out = append(out, *l)
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Length < out[j].Length })
 	return out
-}
-
-func printPasskey(w io.Writer, f *passkeyFlags, table []lengthResult) error {
-	fmt.Fprintf(w, "model %s, cache %s %s, data %s\n\n", f.model, f.mode, f.typ, f.data)
-	fmt.Fprintln(w, "| length | prompts | right | tokens | cache kept, mean | largest | live keys of the fullest head |")
-	fmt.Fprintln(w, "|---|---|---|---|---|---|---|")
-	for _, l := range table {
-		_, err := fmt.Fprintf(w, "| %d | %d | %.1f %% | %.0f | %.3f %% | %.3f %% | %d |\n",
-			l.Length, l.Prompts, 100*float64(l.Right)/float64(l.Prompts), l.Tokens, 100*l.Kept, 100*l.MostKept, l.MaxLive)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -9453,6 +9453,9 @@ TEXT ·penaliseAVX512(SB), NOSPLIT, $0-44
 	VBROADCASTSS X1, Z1
 	VXORPS       Z2, Z2, Z2
 	VXORPS       Z3, Z3, Z3
+	VBROADCASTSS zero<>+0(SB), Z4
+	VBROADCASTSS largest<>+0(SB), Z5
+	VBROADCASTSS infinity<>+0(SB), Z6
 	MOVQ         s+0(FP), AX
 	MOVQ         low+8(FP), CX
 	MOVQ         level+16(FP), DX
@@ -9461,23 +9464,23 @@ TEXT ·penaliseAVX512(SB), NOSPLIT, $0-44
 loop508:
 	CMPQ      BX, $0x00000010
 	JL        rest509
-	VMOVUPS   (CX), Z4
-	VMOVUPS   (DX), Z5
-	VMINPS    Z4, Z0, Z4
-	VMOVUPS   Z4, (CX)
-	VSUBPS    Z4, Z5, Z4
-	VMAXPS    zero<>+0(SB), Z4, Z4
-	VMINPS    largest<>+0(SB), Z4, Z4
-	VMULPS    Z1, Z4, Z4
-	VCMPPS    $0x00, infinity<>+0(SB), Z5, K1
-	VBLENDMPS Z3, Z4, K1, Z4
-	VMAXPS    Z2, Z4, Z2
-	VMOVUPS   (AX), Z6
-	VSUBPS    Z4, Z6, Z6
-	VMOVUPS   negInfinity<>+0(SB), Z4
-	VCMPPS    $0x00, infinity<>+0(SB), Z5, K1
-	VBLENDMPS Z4, Z6, K1, Z6
-	VMOVUPS   Z6, (AX)
+	VMOVUPS   (CX), Z7
+	VMOVUPS   (DX), Z8
+	VMINPS    Z7, Z0, Z7
+	VMOVUPS   Z7, (CX)
+	VSUBPS    Z7, Z8, Z7
+	VMAXPS    Z4, Z7, Z7
+	VMINPS    Z5, Z7, Z7
+	VMULPS    Z1, Z7, Z7
+	VCMPPS    $0x00, Z6, Z8, K1
+	VBLENDMPS Z3, Z7, K1, Z7
+	VMAXPS    Z2, Z7, Z2
+	VMOVUPS   (AX), Z9
+	VSUBPS    Z7, Z9, Z9
+	VMOVUPS   negInfinity<>+0(SB), Z7
+	VCMPPS    $0x00, Z6, Z8, K1
+	VBLENDMPS Z7, Z9, K1, Z9
+	VMOVUPS   Z9, (AX)
 	ADDQ      $0x00000040, AX
 	ADDQ      $0x00000040, CX
 	ADDQ      $0x00000040, DX
@@ -9489,22 +9492,22 @@ rest509:
 	JZ        done510
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(BX*2), K1
-	VMOVUPS.Z (CX), K1, Z4
-	VMOVUPS.Z (DX), K1, Z5
-	VMINPS    Z4, Z0, Z4
-	VMOVUPS   Z4, K1, (CX)
-	VSUBPS    Z4, Z5, Z0
-	VMAXPS    zero<>+0(SB), Z0, Z0
-	VMINPS    largest<>+0(SB), Z0, Z0
+	VMOVUPS.Z (CX), K1, Z7
+	VMOVUPS.Z (DX), K1, Z8
+	VMINPS    Z7, Z0, Z7
+	VMOVUPS   Z7, K1, (CX)
+	VSUBPS    Z7, Z8, Z0
+	VMAXPS    Z4, Z0, Z0
+	VMINPS    Z5, Z0, Z0
 	VMULPS    Z1, Z0, Z0
-	VCMPPS    $0x00, infinity<>+0(SB), Z5, K2
+	VCMPPS    $0x00, Z6, Z8, K2
 	VBLENDMPS Z3, Z0, K2, Z0
 	VBLENDMPS Z0, Z3, K1, Z0
 	VMAXPS    Z2, Z0, Z2
 	VMOVUPS.Z (AX), K1, Z1
 	VSUBPS    Z0, Z1, Z1
 	VMOVUPS   negInfinity<>+0(SB), Z0
-	VCMPPS    $0x00, infinity<>+0(SB), Z5, K2
+	VCMPPS    $0x00, Z6, Z8, K2
 	VBLENDMPS Z0, Z1, K2, Z1
 	VMOVUPS   Z1, K1, (AX)
 
@@ -9529,36 +9532,48 @@ TEXT ·expSumAVX512(SB), NOSPLIT, $0-28
 	VBROADCASTSS X0, Z0
 	VXORPS       Z1, Z1, Z1
 	VXORPS       Z2, Z2, Z2
+	VBROADCASTSS expLow<>+0(SB), Z3
+	VBROADCASTSS expHigh<>+0(SB), Z4
+	VBROADCASTSS log2e<>+0(SB), Z5
+	VBROADCASTSS ln2High<>+0(SB), Z6
+	VBROADCASTSS ln2Low<>+0(SB), Z7
+	VBROADCASTSS expC0<>+0(SB), Z8
+	VBROADCASTSS expC1<>+0(SB), Z9
+	VBROADCASTSS expC2<>+0(SB), Z10
+	VBROADCASTSS expC3<>+0(SB), Z11
+	VBROADCASTSS expC4<>+0(SB), Z12
+	VBROADCASTSS expC5<>+0(SB), Z13
+	VBROADCASTSS one<>+0(SB), Z14
 	MOVQ         s+0(FP), AX
 	MOVQ         n+16(FP), CX
 
 loop511:
 	CMPQ         CX, $0x00000010
 	JL           rest512
-	VMOVUPS      (AX), Z3
-	VSUBPS       Z0, Z3, Z3
-	VMOVUPS      expLow<>+0(SB), Z4
-	VMAXPS       Z3, Z4, Z4
-	VMOVUPS      expHigh<>+0(SB), Z6
-	VMINPS       Z4, Z6, Z6
-	VMULPS       log2e<>+0(SB), Z6, Z5
-	VRNDSCALEPS  $0x00, Z5, Z5
-	VFNMADD231PS ln2High<>+0(SB), Z5, Z6
-	VFNMADD231PS ln2Low<>+0(SB), Z5, Z6
-	VMOVUPS      expC0<>+0(SB), Z7
-	VFMADD213PS  expC1<>+0(SB), Z6, Z7
-	VFMADD213PS  expC2<>+0(SB), Z6, Z7
-	VFMADD213PS  expC3<>+0(SB), Z6, Z7
-	VFMADD213PS  expC4<>+0(SB), Z6, Z7
-	VFMADD213PS  expC5<>+0(SB), Z6, Z7
-	VMULPS       Z6, Z6, Z4
-	VFMADD213PS  Z6, Z4, Z7
-	VADDPS       one<>+0(SB), Z7, Z7
-	VSCALEFPS    Z5, Z7, Z7
-	VCMPPS       $0x05, expLow<>+0(SB), Z3, K1
-	VMOVAPS.Z    Z7, K1, Z7
-	VMOVUPS      Z7, (AX)
-	VADDPS       Z7, Z1, Z1
+	VMOVUPS      (AX), Z15
+	VSUBPS       Z0, Z15, Z15
+	VMOVUPS      Z3, Z16
+	VMAXPS       Z15, Z16, Z16
+	VMOVUPS      Z4, Z18
+	VMINPS       Z16, Z18, Z18
+	VMULPS       Z5, Z18, Z17
+	VRNDSCALEPS  $0x00, Z17, Z17
+	VFNMADD231PS Z6, Z17, Z18
+	VFNMADD231PS Z7, Z17, Z18
+	VMOVUPS      Z8, Z19
+	VFMADD213PS  Z9, Z18, Z19
+	VFMADD213PS  Z10, Z18, Z19
+	VFMADD213PS  Z11, Z18, Z19
+	VFMADD213PS  Z12, Z18, Z19
+	VFMADD213PS  Z13, Z18, Z19
+	VMULPS       Z18, Z18, Z16
+	VFMADD213PS  Z18, Z16, Z19
+	VADDPS       Z14, Z19, Z19
+	VSCALEFPS    Z17, Z19, Z19
+	VCMPPS       $0x05, Z3, Z15, K1
+	VMOVAPS.Z    Z19, K1, Z19
+	VMOVUPS      Z19, (AX)
+	VADDPS       Z19, Z1, Z1
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
 	JMP          loop511
@@ -9568,27 +9583,27 @@ rest512:
 	JZ           done513
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
-	VMOVUPS.Z    (AX), K1, Z3
-	VSUBPS       Z0, Z3, Z3
-	VMOVUPS      expLow<>+0(SB), Z0
-	VMAXPS       Z3, Z0, Z0
-	VMOVUPS      expHigh<>+0(SB), Z5
-	VMINPS       Z0, Z5, Z5
-	VMULPS       log2e<>+0(SB), Z5, Z4
-	VRNDSCALEPS  $0x00, Z4, Z4
-	VFNMADD231PS ln2High<>+0(SB), Z4, Z5
-	VFNMADD231PS ln2Low<>+0(SB), Z4, Z5
-	VMOVUPS      expC0<>+0(SB), Z6
-	VFMADD213PS  expC1<>+0(SB), Z5, Z6
-	VFMADD213PS  expC2<>+0(SB), Z5, Z6
-	VFMADD213PS  expC3<>+0(SB), Z5, Z6
-	VFMADD213PS  expC4<>+0(SB), Z5, Z6
-	VFMADD213PS  expC5<>+0(SB), Z5, Z6
-	VMULPS       Z5, Z5, Z0
-	VFMADD213PS  Z5, Z0, Z6
-	VADDPS       one<>+0(SB), Z6, Z6
-	VSCALEFPS    Z4, Z6, Z6
-	VCMPPS       $0x05, expLow<>+0(SB), Z3, K2
+	VMOVUPS.Z    (AX), K1, Z15
+	VSUBPS       Z0, Z15, Z15
+	VMOVUPS      Z3, Z0
+	VMAXPS       Z15, Z0, Z0
+	VMOVUPS      Z4, Z4
+	VMINPS       Z0, Z4, Z4
+	VMULPS       Z5, Z4, Z5
+	VRNDSCALEPS  $0x00, Z5, Z5
+	VFNMADD231PS Z6, Z5, Z4
+	VFNMADD231PS Z7, Z5, Z4
+	VMOVUPS      Z8, Z6
+	VFMADD213PS  Z9, Z4, Z6
+	VFMADD213PS  Z10, Z4, Z6
+	VFMADD213PS  Z11, Z4, Z6
+	VFMADD213PS  Z12, Z4, Z6
+	VFMADD213PS  Z13, Z4, Z6
+	VMULPS       Z4, Z4, Z0
+	VFMADD213PS  Z4, Z0, Z6
+	VADDPS       Z14, Z6, Z6
+	VSCALEFPS    Z5, Z6, Z6
+	VCMPPS       $0x05, Z3, Z15, K2
 	VMOVAPS.Z    Z6, K2, Z6
 	VBLENDMPS    Z6, Z2, K1, Z6
 	VMOVUPS      Z6, K1, (AX)
@@ -9613,37 +9628,49 @@ done513:
 // Requires: AVX, AVX512F
 TEXT ·siluAVX512(SB), NOSPLIT, $0-16
 	// y /= 1 + exp(-y)
-	MOVQ y+0(FP), AX
-	MOVQ n+8(FP), CX
+	VBROADCASTSS expLow<>+0(SB), Z0
+	VBROADCASTSS expHigh<>+0(SB), Z1
+	VBROADCASTSS log2e<>+0(SB), Z2
+	VBROADCASTSS ln2High<>+0(SB), Z3
+	VBROADCASTSS ln2Low<>+0(SB), Z4
+	VBROADCASTSS expC0<>+0(SB), Z5
+	VBROADCASTSS expC1<>+0(SB), Z6
+	VBROADCASTSS expC2<>+0(SB), Z7
+	VBROADCASTSS expC3<>+0(SB), Z8
+	VBROADCASTSS expC4<>+0(SB), Z9
+	VBROADCASTSS expC5<>+0(SB), Z10
+	VBROADCASTSS one<>+0(SB), Z11
+	MOVQ         y+0(FP), AX
+	MOVQ         n+8(FP), CX
 
 loop514:
 	CMPQ         CX, $0x00000010
 	JL           rest515
-	VMOVUPS      (AX), Z0
-	VPXORD       signBit<>+0(SB), Z0, Z1
-	VMOVUPS      expLow<>+0(SB), Z2
-	VMAXPS       Z1, Z2, Z2
-	VMOVUPS      expHigh<>+0(SB), Z4
-	VMINPS       Z2, Z4, Z4
-	VMULPS       log2e<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x00, Z3, Z3
-	VFNMADD231PS ln2High<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low<>+0(SB), Z3, Z4
-	VMOVUPS      expC0<>+0(SB), Z5
-	VFMADD213PS  expC1<>+0(SB), Z4, Z5
-	VFMADD213PS  expC2<>+0(SB), Z4, Z5
-	VFMADD213PS  expC3<>+0(SB), Z4, Z5
-	VFMADD213PS  expC4<>+0(SB), Z4, Z5
-	VFMADD213PS  expC5<>+0(SB), Z4, Z5
-	VMULPS       Z4, Z4, Z2
-	VFMADD213PS  Z4, Z2, Z5
-	VADDPS       one<>+0(SB), Z5, Z5
-	VSCALEFPS    Z3, Z5, Z5
-	VCMPPS       $0x05, expLow<>+0(SB), Z1, K1
-	VMOVAPS.Z    Z5, K1, Z5
-	VADDPS       one<>+0(SB), Z5, Z5
-	VDIVPS       Z5, Z0, Z0
-	VMOVUPS      Z0, (AX)
+	VMOVUPS      (AX), Z12
+	VPXORD       signBit<>+0(SB), Z12, Z13
+	VMOVUPS      Z0, Z14
+	VMAXPS       Z13, Z14, Z14
+	VMOVUPS      Z1, Z16
+	VMINPS       Z14, Z16, Z16
+	VMULPS       Z2, Z16, Z15
+	VRNDSCALEPS  $0x00, Z15, Z15
+	VFNMADD231PS Z3, Z15, Z16
+	VFNMADD231PS Z4, Z15, Z16
+	VMOVUPS      Z5, Z17
+	VFMADD213PS  Z6, Z16, Z17
+	VFMADD213PS  Z7, Z16, Z17
+	VFMADD213PS  Z8, Z16, Z17
+	VFMADD213PS  Z9, Z16, Z17
+	VFMADD213PS  Z10, Z16, Z17
+	VMULPS       Z16, Z16, Z14
+	VFMADD213PS  Z16, Z14, Z17
+	VADDPS       Z11, Z17, Z17
+	VSCALEFPS    Z15, Z17, Z17
+	VCMPPS       $0x05, Z0, Z13, K1
+	VMOVAPS.Z    Z17, K1, Z17
+	VADDPS       Z11, Z17, Z17
+	VDIVPS       Z17, Z12, Z12
+	VMOVUPS      Z12, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
 	JMP          loop514
@@ -9653,31 +9680,31 @@ rest515:
 	JZ           done516
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
-	VMOVUPS.Z    (AX), K1, Z0
-	VPXORD       signBit<>+0(SB), Z0, Z1
-	VMOVUPS      expLow<>+0(SB), Z2
-	VMAXPS       Z1, Z2, Z2
-	VMOVUPS      expHigh<>+0(SB), Z4
-	VMINPS       Z2, Z4, Z4
-	VMULPS       log2e<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x00, Z3, Z3
-	VFNMADD231PS ln2High<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low<>+0(SB), Z3, Z4
-	VMOVUPS      expC0<>+0(SB), Z5
-	VFMADD213PS  expC1<>+0(SB), Z4, Z5
-	VFMADD213PS  expC2<>+0(SB), Z4, Z5
-	VFMADD213PS  expC3<>+0(SB), Z4, Z5
-	VFMADD213PS  expC4<>+0(SB), Z4, Z5
-	VFMADD213PS  expC5<>+0(SB), Z4, Z5
-	VMULPS       Z4, Z4, Z2
-	VFMADD213PS  Z4, Z2, Z5
-	VADDPS       one<>+0(SB), Z5, Z5
-	VSCALEFPS    Z3, Z5, Z5
-	VCMPPS       $0x05, expLow<>+0(SB), Z1, K2
-	VMOVAPS.Z    Z5, K2, Z5
-	VADDPS       one<>+0(SB), Z5, Z5
-	VDIVPS       Z5, Z0, Z0
-	VMOVUPS      Z0, K1, (AX)
+	VMOVUPS.Z    (AX), K1, Z12
+	VPXORD       signBit<>+0(SB), Z12, Z13
+	VMOVUPS      Z0, Z14
+	VMAXPS       Z13, Z14, Z14
+	VMOVUPS      Z1, Z1
+	VMINPS       Z14, Z1, Z1
+	VMULPS       Z2, Z1, Z2
+	VRNDSCALEPS  $0x00, Z2, Z2
+	VFNMADD231PS Z3, Z2, Z1
+	VFNMADD231PS Z4, Z2, Z1
+	VMOVUPS      Z5, Z3
+	VFMADD213PS  Z6, Z1, Z3
+	VFMADD213PS  Z7, Z1, Z3
+	VFMADD213PS  Z8, Z1, Z3
+	VFMADD213PS  Z9, Z1, Z3
+	VFMADD213PS  Z10, Z1, Z3
+	VMULPS       Z1, Z1, Z14
+	VFMADD213PS  Z1, Z14, Z3
+	VADDPS       Z11, Z3, Z3
+	VSCALEFPS    Z2, Z3, Z3
+	VCMPPS       $0x05, Z0, Z13, K2
+	VMOVAPS.Z    Z3, K2, Z3
+	VADDPS       Z11, Z3, Z3
+	VDIVPS       Z3, Z12, Z12
+	VMOVUPS      Z12, K1, (AX)
 
 done516:
 	VZEROUPPER
@@ -9687,38 +9714,50 @@ done516:
 // Requires: AVX, AVX512F
 TEXT ·sigmoidAVX512(SB), NOSPLIT, $0-16
 	// y = 1 / (1 + exp(-y))
-	MOVQ y+0(FP), AX
-	MOVQ n+8(FP), CX
+	VBROADCASTSS expLow<>+0(SB), Z0
+	VBROADCASTSS expHigh<>+0(SB), Z1
+	VBROADCASTSS log2e<>+0(SB), Z2
+	VBROADCASTSS ln2High<>+0(SB), Z3
+	VBROADCASTSS ln2Low<>+0(SB), Z4
+	VBROADCASTSS expC0<>+0(SB), Z5
+	VBROADCASTSS expC1<>+0(SB), Z6
+	VBROADCASTSS expC2<>+0(SB), Z7
+	VBROADCASTSS expC3<>+0(SB), Z8
+	VBROADCASTSS expC4<>+0(SB), Z9
+	VBROADCASTSS expC5<>+0(SB), Z10
+	VBROADCASTSS one<>+0(SB), Z11
+	MOVQ         y+0(FP), AX
+	MOVQ         n+8(FP), CX
 
 loop517:
 	CMPQ         CX, $0x00000010
 	JL           rest518
-	VMOVUPS      (AX), Z0
-	VPXORD       signBit<>+0(SB), Z0, Z0
-	VMOVUPS      expLow<>+0(SB), Z2
-	VMAXPS       Z0, Z2, Z2
-	VMOVUPS      expHigh<>+0(SB), Z4
-	VMINPS       Z2, Z4, Z4
-	VMULPS       log2e<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x00, Z3, Z3
-	VFNMADD231PS ln2High<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low<>+0(SB), Z3, Z4
-	VMOVUPS      expC0<>+0(SB), Z1
-	VFMADD213PS  expC1<>+0(SB), Z4, Z1
-	VFMADD213PS  expC2<>+0(SB), Z4, Z1
-	VFMADD213PS  expC3<>+0(SB), Z4, Z1
-	VFMADD213PS  expC4<>+0(SB), Z4, Z1
-	VFMADD213PS  expC5<>+0(SB), Z4, Z1
-	VMULPS       Z4, Z4, Z2
-	VFMADD213PS  Z4, Z2, Z1
-	VADDPS       one<>+0(SB), Z1, Z1
-	VSCALEFPS    Z3, Z1, Z1
-	VCMPPS       $0x05, expLow<>+0(SB), Z0, K1
-	VMOVAPS.Z    Z1, K1, Z1
-	VADDPS       one<>+0(SB), Z1, Z1
-	VMOVUPS      one<>+0(SB), Z0
-	VDIVPS       Z1, Z0, Z0
-	VMOVUPS      Z0, (AX)
+	VMOVUPS      (AX), Z12
+	VPXORD       signBit<>+0(SB), Z12, Z12
+	VMOVUPS      Z0, Z14
+	VMAXPS       Z12, Z14, Z14
+	VMOVUPS      Z1, Z16
+	VMINPS       Z14, Z16, Z16
+	VMULPS       Z2, Z16, Z15
+	VRNDSCALEPS  $0x00, Z15, Z15
+	VFNMADD231PS Z3, Z15, Z16
+	VFNMADD231PS Z4, Z15, Z16
+	VMOVUPS      Z5, Z13
+	VFMADD213PS  Z6, Z16, Z13
+	VFMADD213PS  Z7, Z16, Z13
+	VFMADD213PS  Z8, Z16, Z13
+	VFMADD213PS  Z9, Z16, Z13
+	VFMADD213PS  Z10, Z16, Z13
+	VMULPS       Z16, Z16, Z14
+	VFMADD213PS  Z16, Z14, Z13
+	VADDPS       Z11, Z13, Z13
+	VSCALEFPS    Z15, Z13, Z13
+	VCMPPS       $0x05, Z0, Z12, K1
+	VMOVAPS.Z    Z13, K1, Z13
+	VADDPS       Z11, Z13, Z13
+	VMOVUPS      Z11, Z12
+	VDIVPS       Z13, Z12, Z12
+	VMOVUPS      Z12, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
 	JMP          loop517
@@ -9728,32 +9767,32 @@ rest518:
 	JZ           done519
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
-	VMOVUPS.Z    (AX), K1, Z0
-	VPXORD       signBit<>+0(SB), Z0, Z0
-	VMOVUPS      expLow<>+0(SB), Z2
-	VMAXPS       Z0, Z2, Z2
-	VMOVUPS      expHigh<>+0(SB), Z4
-	VMINPS       Z2, Z4, Z4
-	VMULPS       log2e<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x00, Z3, Z3
-	VFNMADD231PS ln2High<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low<>+0(SB), Z3, Z4
-	VMOVUPS      expC0<>+0(SB), Z1
-	VFMADD213PS  expC1<>+0(SB), Z4, Z1
-	VFMADD213PS  expC2<>+0(SB), Z4, Z1
-	VFMADD213PS  expC3<>+0(SB), Z4, Z1
-	VFMADD213PS  expC4<>+0(SB), Z4, Z1
-	VFMADD213PS  expC5<>+0(SB), Z4, Z1
-	VMULPS       Z4, Z4, Z2
-	VFMADD213PS  Z4, Z2, Z1
-	VADDPS       one<>+0(SB), Z1, Z1
-	VSCALEFPS    Z3, Z1, Z1
-	VCMPPS       $0x05, expLow<>+0(SB), Z0, K2
-	VMOVAPS.Z    Z1, K2, Z1
-	VADDPS       one<>+0(SB), Z1, Z1
-	VMOVUPS      one<>+0(SB), Z0
-	VDIVPS       Z1, Z0, Z0
-	VMOVUPS      Z0, K1, (AX)
+	VMOVUPS.Z    (AX), K1, Z12
+	VPXORD       signBit<>+0(SB), Z12, Z12
+	VMOVUPS      Z0, Z13
+	VMAXPS       Z12, Z13, Z13
+	VMOVUPS      Z1, Z1
+	VMINPS       Z13, Z1, Z1
+	VMULPS       Z2, Z1, Z2
+	VRNDSCALEPS  $0x00, Z2, Z2
+	VFNMADD231PS Z3, Z2, Z1
+	VFNMADD231PS Z4, Z2, Z1
+	VMOVUPS      Z5, Z3
+	VFMADD213PS  Z6, Z1, Z3
+	VFMADD213PS  Z7, Z1, Z3
+	VFMADD213PS  Z8, Z1, Z3
+	VFMADD213PS  Z9, Z1, Z3
+	VFMADD213PS  Z10, Z1, Z3
+	VMULPS       Z1, Z1, Z13
+	VFMADD213PS  Z1, Z13, Z3
+	VADDPS       Z11, Z3, Z3
+	VSCALEFPS    Z2, Z3, Z3
+	VCMPPS       $0x05, Z0, Z12, K2
+	VMOVAPS.Z    Z3, K2, Z3
+	VADDPS       Z11, Z3, Z3
+	VMOVUPS      Z11, Z12
+	VDIVPS       Z3, Z12, Z12
+	VMOVUPS      Z12, K1, (AX)
 
 done519:
 	VZEROUPPER
@@ -9763,54 +9802,66 @@ done519:
 // Requires: AVX, AVX512DQ, AVX512F
 TEXT ·geluAVX512(SB), NOSPLIT, $0-16
 	// y *= (1 + erf(y/sqrt(2))) / 2
-	MOVQ y+0(FP), AX
-	MOVQ n+8(FP), CX
+	VBROADCASTSS expLow<>+0(SB), Z0
+	VBROADCASTSS expHigh<>+0(SB), Z1
+	VBROADCASTSS log2e<>+0(SB), Z2
+	VBROADCASTSS ln2High<>+0(SB), Z3
+	VBROADCASTSS ln2Low<>+0(SB), Z4
+	VBROADCASTSS expC0<>+0(SB), Z5
+	VBROADCASTSS expC1<>+0(SB), Z6
+	VBROADCASTSS expC2<>+0(SB), Z7
+	VBROADCASTSS expC3<>+0(SB), Z8
+	VBROADCASTSS expC4<>+0(SB), Z9
+	VBROADCASTSS expC5<>+0(SB), Z10
+	VBROADCASTSS one<>+0(SB), Z11
+	MOVQ         y+0(FP), AX
+	MOVQ         n+8(FP), CX
 
 loop520:
 	CMPQ         CX, $0x00000010
 	JL           rest521
-	VMOVUPS      (AX), Z0
-	VPANDD       signBit<>+0(SB), Z0, Z1
-	VPXORD       Z1, Z0, Z1
-	VMULPS       Z0, Z0, Z2
-	VMULPS       negHalf<>+0(SB), Z2, Z2
-	VMOVUPS      expLow<>+0(SB), Z3
-	VMAXPS       Z2, Z3, Z3
-	VMOVUPS      expHigh<>+0(SB), Z5
-	VMINPS       Z3, Z5, Z5
-	VMULPS       log2e<>+0(SB), Z5, Z4
-	VRNDSCALEPS  $0x00, Z4, Z4
-	VFNMADD231PS ln2High<>+0(SB), Z4, Z5
-	VFNMADD231PS ln2Low<>+0(SB), Z4, Z5
-	VMOVUPS      expC0<>+0(SB), Z6
-	VFMADD213PS  expC1<>+0(SB), Z5, Z6
-	VFMADD213PS  expC2<>+0(SB), Z5, Z6
-	VFMADD213PS  expC3<>+0(SB), Z5, Z6
-	VFMADD213PS  expC4<>+0(SB), Z5, Z6
-	VFMADD213PS  expC5<>+0(SB), Z5, Z6
-	VMULPS       Z5, Z5, Z3
-	VFMADD213PS  Z5, Z3, Z6
-	VADDPS       one<>+0(SB), Z6, Z6
-	VSCALEFPS    Z4, Z6, Z6
-	VCMPPS       $0x05, expLow<>+0(SB), Z2, K1
-	VMOVAPS.Z    Z6, K1, Z6
-	VMOVUPS      one<>+0(SB), Z2
-	VMOVAPS      Z2, Z3
-	VFMADD231PS  erfScale<>+0(SB), Z1, Z3
-	VDIVPS       Z3, Z2, Z2
-	VMOVUPS      erfC0<>+0(SB), Z3
-	VFMADD213PS  erfC1<>+0(SB), Z2, Z3
-	VFMADD213PS  erfC2<>+0(SB), Z2, Z3
-	VFMADD213PS  erfC3<>+0(SB), Z2, Z3
-	VFMADD213PS  erfC4<>+0(SB), Z2, Z3
-	VMULPS       Z2, Z3, Z3
-	VMULPS       Z6, Z3, Z3
-	VMULPS       half<>+0(SB), Z3, Z3
-	VMULPS       Z1, Z3, Z3
-	VXORPS       Z1, Z1, Z1
-	VMAXPS       Z0, Z1, Z1
-	VSUBPS       Z3, Z1, Z1
-	VMOVUPS      Z1, (AX)
+	VMOVUPS      (AX), Z12
+	VPANDD       signBit<>+0(SB), Z12, Z13
+	VPXORD       Z13, Z12, Z13
+	VMULPS       Z12, Z12, Z14
+	VMULPS       negHalf<>+0(SB), Z14, Z14
+	VMOVUPS      Z0, Z15
+	VMAXPS       Z14, Z15, Z15
+	VMOVUPS      Z1, Z17
+	VMINPS       Z15, Z17, Z17
+	VMULPS       Z2, Z17, Z16
+	VRNDSCALEPS  $0x00, Z16, Z16
+	VFNMADD231PS Z3, Z16, Z17
+	VFNMADD231PS Z4, Z16, Z17
+	VMOVUPS      Z5, Z18
+	VFMADD213PS  Z6, Z17, Z18
+	VFMADD213PS  Z7, Z17, Z18
+	VFMADD213PS  Z8, Z17, Z18
+	VFMADD213PS  Z9, Z17, Z18
+	VFMADD213PS  Z10, Z17, Z18
+	VMULPS       Z17, Z17, Z15
+	VFMADD213PS  Z17, Z15, Z18
+	VADDPS       Z11, Z18, Z18
+	VSCALEFPS    Z16, Z18, Z18
+	VCMPPS       $0x05, Z0, Z14, K1
+	VMOVAPS.Z    Z18, K1, Z18
+	VMOVUPS      Z11, Z14
+	VMOVAPS      Z14, Z15
+	VFMADD231PS  erfScale<>+0(SB), Z13, Z15
+	VDIVPS       Z15, Z14, Z14
+	VMOVUPS      erfC0<>+0(SB), Z15
+	VFMADD213PS  erfC1<>+0(SB), Z14, Z15
+	VFMADD213PS  erfC2<>+0(SB), Z14, Z15
+	VFMADD213PS  erfC3<>+0(SB), Z14, Z15
+	VFMADD213PS  erfC4<>+0(SB), Z14, Z15
+	VMULPS       Z14, Z15, Z15
+	VMULPS       Z18, Z15, Z15
+	VMULPS       half<>+0(SB), Z15, Z15
+	VMULPS       Z13, Z15, Z15
+	VXORPS       Z13, Z13, Z13
+	VMAXPS       Z12, Z13, Z13
+	VSUBPS       Z15, Z13, Z13
+	VMOVUPS      Z13, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
 	JMP          loop520
@@ -9820,48 +9871,48 @@ rest521:
 	JZ           done522
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
-	VMOVUPS.Z    (AX), K1, Z0
-	VPANDD       signBit<>+0(SB), Z0, Z1
-	VPXORD       Z1, Z0, Z1
-	VMULPS       Z0, Z0, Z2
-	VMULPS       negHalf<>+0(SB), Z2, Z2
-	VMOVUPS      expLow<>+0(SB), Z3
-	VMAXPS       Z2, Z3, Z3
-	VMOVUPS      expHigh<>+0(SB), Z5
-	VMINPS       Z3, Z5, Z5
-	VMULPS       log2e<>+0(SB), Z5, Z4
-	VRNDSCALEPS  $0x00, Z4, Z4
-	VFNMADD231PS ln2High<>+0(SB), Z4, Z5
-	VFNMADD231PS ln2Low<>+0(SB), Z4, Z5
-	VMOVUPS      expC0<>+0(SB), Z6
-	VFMADD213PS  expC1<>+0(SB), Z5, Z6
-	VFMADD213PS  expC2<>+0(SB), Z5, Z6
-	VFMADD213PS  expC3<>+0(SB), Z5, Z6
-	VFMADD213PS  expC4<>+0(SB), Z5, Z6
-	VFMADD213PS  expC5<>+0(SB), Z5, Z6
-	VMULPS       Z5, Z5, Z3
-	VFMADD213PS  Z5, Z3, Z6
-	VADDPS       one<>+0(SB), Z6, Z6
-	VSCALEFPS    Z4, Z6, Z6
-	VCMPPS       $0x05, expLow<>+0(SB), Z2, K2
-	VMOVAPS.Z    Z6, K2, Z6
-	VMOVUPS      one<>+0(SB), Z2
-	VMOVAPS      Z2, Z3
-	VFMADD231PS  erfScale<>+0(SB), Z1, Z3
-	VDIVPS       Z3, Z2, Z2
-	VMOVUPS      erfC0<>+0(SB), Z3
-	VFMADD213PS  erfC1<>+0(SB), Z2, Z3
-	VFMADD213PS  erfC2<>+0(SB), Z2, Z3
-	VFMADD213PS  erfC3<>+0(SB), Z2, Z3
-	VFMADD213PS  erfC4<>+0(SB), Z2, Z3
-	VMULPS       Z2, Z3, Z3
-	VMULPS       Z6, Z3, Z3
-	VMULPS       half<>+0(SB), Z3, Z3
-	VMULPS       Z1, Z3, Z3
-	VXORPS       Z1, Z1, Z1
-	VMAXPS       Z0, Z1, Z1
-	VSUBPS       Z3, Z1, Z1
-	VMOVUPS      Z1, K1, (AX)
+	VMOVUPS.Z    (AX), K1, Z12
+	VPANDD       signBit<>+0(SB), Z12, Z13
+	VPXORD       Z13, Z12, Z13
+	VMULPS       Z12, Z12, Z14
+	VMULPS       negHalf<>+0(SB), Z14, Z14
+	VMOVUPS      Z0, Z15
+	VMAXPS       Z14, Z15, Z15
+	VMOVUPS      Z1, Z1
+	VMINPS       Z15, Z1, Z1
+	VMULPS       Z2, Z1, Z2
+	VRNDSCALEPS  $0x00, Z2, Z2
+	VFNMADD231PS Z3, Z2, Z1
+	VFNMADD231PS Z4, Z2, Z1
+	VMOVUPS      Z5, Z3
+	VFMADD213PS  Z6, Z1, Z3
+	VFMADD213PS  Z7, Z1, Z3
+	VFMADD213PS  Z8, Z1, Z3
+	VFMADD213PS  Z9, Z1, Z3
+	VFMADD213PS  Z10, Z1, Z3
+	VMULPS       Z1, Z1, Z15
+	VFMADD213PS  Z1, Z15, Z3
+	VADDPS       Z11, Z3, Z3
+	VSCALEFPS    Z2, Z3, Z3
+	VCMPPS       $0x05, Z0, Z14, K2
+	VMOVAPS.Z    Z3, K2, Z3
+	VMOVUPS      Z11, Z0
+	VMOVAPS      Z0, Z1
+	VFMADD231PS  erfScale<>+0(SB), Z13, Z1
+	VDIVPS       Z1, Z0, Z0
+	VMOVUPS      erfC0<>+0(SB), Z1
+	VFMADD213PS  erfC1<>+0(SB), Z0, Z1
+	VFMADD213PS  erfC2<>+0(SB), Z0, Z1
+	VFMADD213PS  erfC3<>+0(SB), Z0, Z1
+	VFMADD213PS  erfC4<>+0(SB), Z0, Z1
+	VMULPS       Z0, Z1, Z1
+	VMULPS       Z3, Z1, Z1
+	VMULPS       half<>+0(SB), Z1, Z1
+	VMULPS       Z13, Z1, Z1
+	VXORPS       Z0, Z0, Z0
+	VMAXPS       Z12, Z0, Z0
+	VSUBPS       Z1, Z0, Z0
+	VMOVUPS      Z0, K1, (AX)
 
 done522:
 	VZEROUPPER
@@ -9871,40 +9922,52 @@ done522:
 // Requires: AVX, AVX512F
 TEXT ·geluTanhAVX512(SB), NOSPLIT, $0-16
 	// y /= 1 + exp(y*(A + B*y*y))
-	MOVQ y+0(FP), AX
-	MOVQ n+8(FP), CX
+	VBROADCASTSS expLow<>+0(SB), Z0
+	VBROADCASTSS expHigh<>+0(SB), Z1
+	VBROADCASTSS log2e<>+0(SB), Z2
+	VBROADCASTSS ln2High<>+0(SB), Z3
+	VBROADCASTSS ln2Low<>+0(SB), Z4
+	VBROADCASTSS expC0<>+0(SB), Z5
+	VBROADCASTSS expC1<>+0(SB), Z6
+	VBROADCASTSS expC2<>+0(SB), Z7
+	VBROADCASTSS expC3<>+0(SB), Z8
+	VBROADCASTSS expC4<>+0(SB), Z9
+	VBROADCASTSS expC5<>+0(SB), Z10
+	VBROADCASTSS one<>+0(SB), Z11
+	MOVQ         y+0(FP), AX
+	MOVQ         n+8(FP), CX
 
 loop523:
 	CMPQ         CX, $0x00000010
 	JL           rest524
-	VMOVUPS      (AX), Z0
-	VMULPS       Z0, Z0, Z1
-	VMULPS       geluB<>+0(SB), Z1, Z1
-	VADDPS       geluA<>+0(SB), Z1, Z1
-	VMULPS       Z0, Z1, Z1
-	VMOVUPS      expLow<>+0(SB), Z2
-	VMAXPS       Z1, Z2, Z2
-	VMOVUPS      expHigh<>+0(SB), Z4
-	VMINPS       Z2, Z4, Z4
-	VMULPS       log2e<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x00, Z3, Z3
-	VFNMADD231PS ln2High<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low<>+0(SB), Z3, Z4
-	VMOVUPS      expC0<>+0(SB), Z5
-	VFMADD213PS  expC1<>+0(SB), Z4, Z5
-	VFMADD213PS  expC2<>+0(SB), Z4, Z5
-	VFMADD213PS  expC3<>+0(SB), Z4, Z5
-	VFMADD213PS  expC4<>+0(SB), Z4, Z5
-	VFMADD213PS  expC5<>+0(SB), Z4, Z5
-	VMULPS       Z4, Z4, Z2
-	VFMADD213PS  Z4, Z2, Z5
-	VADDPS       one<>+0(SB), Z5, Z5
-	VSCALEFPS    Z3, Z5, Z5
-	VCMPPS       $0x05, expLow<>+0(SB), Z1, K1
-	VMOVAPS.Z    Z5, K1, Z5
-	VADDPS       one<>+0(SB), Z5, Z5
-	VDIVPS       Z5, Z0, Z0
-	VMOVUPS      Z0, (AX)
+	VMOVUPS      (AX), Z12
+	VMULPS       Z12, Z12, Z13
+	VMULPS       geluB<>+0(SB), Z13, Z13
+	VADDPS       geluA<>+0(SB), Z13, Z13
+	VMULPS       Z12, Z13, Z13
+	VMOVUPS      Z0, Z14
+	VMAXPS       Z13, Z14, Z14
+	VMOVUPS      Z1, Z16
+	VMINPS       Z14, Z16, Z16
+	VMULPS       Z2, Z16, Z15
+	VRNDSCALEPS  $0x00, Z15, Z15
+	VFNMADD231PS Z3, Z15, Z16
+	VFNMADD231PS Z4, Z15, Z16
+	VMOVUPS      Z5, Z17
+	VFMADD213PS  Z6, Z16, Z17
+	VFMADD213PS  Z7, Z16, Z17
+	VFMADD213PS  Z8, Z16, Z17
+	VFMADD213PS  Z9, Z16, Z17
+	VFMADD213PS  Z10, Z16, Z17
+	VMULPS       Z16, Z16, Z14
+	VFMADD213PS  Z16, Z14, Z17
+	VADDPS       Z11, Z17, Z17
+	VSCALEFPS    Z15, Z17, Z17
+	VCMPPS       $0x05, Z0, Z13, K1
+	VMOVAPS.Z    Z17, K1, Z17
+	VADDPS       Z11, Z17, Z17
+	VDIVPS       Z17, Z12, Z12
+	VMOVUPS      Z12, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
 	JMP          loop523
@@ -9914,34 +9977,34 @@ rest524:
 	JZ           done525
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
-	VMOVUPS.Z    (AX), K1, Z0
-	VMULPS       Z0, Z0, Z1
-	VMULPS       geluB<>+0(SB), Z1, Z1
-	VADDPS       geluA<>+0(SB), Z1, Z1
-	VMULPS       Z0, Z1, Z1
-	VMOVUPS      expLow<>+0(SB), Z2
-	VMAXPS       Z1, Z2, Z2
-	VMOVUPS      expHigh<>+0(SB), Z4
-	VMINPS       Z2, Z4, Z4
-	VMULPS       log2e<>+0(SB), Z4, Z3
-	VRNDSCALEPS  $0x00, Z3, Z3
-	VFNMADD231PS ln2High<>+0(SB), Z3, Z4
-	VFNMADD231PS ln2Low<>+0(SB), Z3, Z4
-	VMOVUPS      expC0<>+0(SB), Z5
-	VFMADD213PS  expC1<>+0(SB), Z4, Z5
-	VFMADD213PS  expC2<>+0(SB), Z4, Z5
-	VFMADD213PS  expC3<>+0(SB), Z4, Z5
-	VFMADD213PS  expC4<>+0(SB), Z4, Z5
-	VFMADD213PS  expC5<>+0(SB), Z4, Z5
-	VMULPS       Z4, Z4, Z2
-	VFMADD213PS  Z4, Z2, Z5
-	VADDPS       one<>+0(SB), Z5, Z5
-	VSCALEFPS    Z3, Z5, Z5
-	VCMPPS       $0x05, expLow<>+0(SB), Z1, K2
-	VMOVAPS.Z    Z5, K2, Z5
-	VADDPS       one<>+0(SB), Z5, Z5
-	VDIVPS       Z5, Z0, Z0
-	VMOVUPS      Z0, K1, (AX)
+	VMOVUPS.Z    (AX), K1, Z12
+	VMULPS       Z12, Z12, Z13
+	VMULPS       geluB<>+0(SB), Z13, Z13
+	VADDPS       geluA<>+0(SB), Z13, Z13
+	VMULPS       Z12, Z13, Z13
+	VMOVUPS      Z0, Z14
+	VMAXPS       Z13, Z14, Z14
+	VMOVUPS      Z1, Z1
+	VMINPS       Z14, Z1, Z1
+	VMULPS       Z2, Z1, Z2
+	VRNDSCALEPS  $0x00, Z2, Z2
+	VFNMADD231PS Z3, Z2, Z1
+	VFNMADD231PS Z4, Z2, Z1
+	VMOVUPS      Z5, Z3
+	VFMADD213PS  Z6, Z1, Z3
+	VFMADD213PS  Z7, Z1, Z3
+	VFMADD213PS  Z8, Z1, Z3
+	VFMADD213PS  Z9, Z1, Z3
+	VFMADD213PS  Z10, Z1, Z3
+	VMULPS       Z1, Z1, Z14
+	VFMADD213PS  Z1, Z14, Z3
+	VADDPS       Z11, Z3, Z3
+	VSCALEFPS    Z2, Z3, Z3
+	VCMPPS       $0x05, Z0, Z13, K2
+	VMOVAPS.Z    Z3, K2, Z3
+	VADDPS       Z11, Z3, Z3
+	VDIVPS       Z3, Z12, Z12
+	VMOVUPS      Z12, K1, (AX)
 
 done525:
 	VZEROUPPER
@@ -9983,53 +10046,65 @@ done528:
 // Requires: AVX, AVX512F
 TEXT ·tanhAVX512(SB), NOSPLIT, $0-16
 	// y = tanh(y)
-	MOVQ y+0(FP), AX
-	MOVQ n+8(FP), CX
+	VBROADCASTSS expLow<>+0(SB), Z0
+	VBROADCASTSS expHigh<>+0(SB), Z1
+	VBROADCASTSS log2e<>+0(SB), Z2
+	VBROADCASTSS ln2High<>+0(SB), Z3
+	VBROADCASTSS ln2Low<>+0(SB), Z4
+	VBROADCASTSS expC0<>+0(SB), Z5
+	VBROADCASTSS expC1<>+0(SB), Z6
+	VBROADCASTSS expC2<>+0(SB), Z7
+	VBROADCASTSS expC3<>+0(SB), Z8
+	VBROADCASTSS expC4<>+0(SB), Z9
+	VBROADCASTSS expC5<>+0(SB), Z10
+	VBROADCASTSS one<>+0(SB), Z11
+	MOVQ         y+0(FP), AX
+	MOVQ         n+8(FP), CX
 
 loop529:
 	CMPQ         CX, $0x00000010
 	JL           rest530
-	VMOVUPS      (AX), Z0
-	VPANDD       signBit<>+0(SB), Z0, Z2
-	VPXORD       Z2, Z0, Z1
-	VADDPS       Z1, Z1, Z3
-	VMOVUPS      expLow<>+0(SB), Z4
-	VMAXPS       Z3, Z4, Z4
-	VMOVUPS      expHigh<>+0(SB), Z6
-	VMINPS       Z4, Z6, Z6
-	VMULPS       log2e<>+0(SB), Z6, Z5
-	VRNDSCALEPS  $0x00, Z5, Z5
-	VFNMADD231PS ln2High<>+0(SB), Z5, Z6
-	VFNMADD231PS ln2Low<>+0(SB), Z5, Z6
-	VMOVUPS      expC0<>+0(SB), Z7
-	VFMADD213PS  expC1<>+0(SB), Z6, Z7
-	VFMADD213PS  expC2<>+0(SB), Z6, Z7
-	VFMADD213PS  expC3<>+0(SB), Z6, Z7
-	VFMADD213PS  expC4<>+0(SB), Z6, Z7
-	VFMADD213PS  expC5<>+0(SB), Z6, Z7
-	VMULPS       Z6, Z6, Z4
-	VFMADD213PS  Z6, Z4, Z7
-	VADDPS       one<>+0(SB), Z7, Z7
-	VSCALEFPS    Z5, Z7, Z7
-	VCMPPS       $0x05, expLow<>+0(SB), Z3, K1
-	VMOVAPS.Z    Z7, K1, Z7
-	VADDPS       one<>+0(SB), Z7, Z7
-	VMOVUPS      two<>+0(SB), Z3
-	VDIVPS       Z7, Z3, Z7
-	VMOVUPS      one<>+0(SB), Z3
-	VSUBPS       Z7, Z3, Z3
-	VPORD        Z2, Z3, Z3
-	VMULPS       Z0, Z0, Z2
-	VMOVUPS      tanhC0<>+0(SB), Z4
-	VFMADD213PS  tanhC1<>+0(SB), Z2, Z4
-	VFMADD213PS  tanhC2<>+0(SB), Z2, Z4
-	VFMADD213PS  tanhC3<>+0(SB), Z2, Z4
-	VFMADD213PS  tanhC4<>+0(SB), Z2, Z4
-	VMULPS       Z2, Z4, Z4
-	VFMADD213PS  Z0, Z0, Z4
-	VCMPPS       $0x11, tanhSmall<>+0(SB), Z1, K1
-	VBLENDMPS    Z4, Z3, K1, Z3
-	VMOVUPS      Z3, (AX)
+	VMOVUPS      (AX), Z12
+	VPANDD       signBit<>+0(SB), Z12, Z14
+	VPXORD       Z14, Z12, Z13
+	VADDPS       Z13, Z13, Z15
+	VMOVUPS      Z0, Z16
+	VMAXPS       Z15, Z16, Z16
+	VMOVUPS      Z1, Z18
+	VMINPS       Z16, Z18, Z18
+	VMULPS       Z2, Z18, Z17
+	VRNDSCALEPS  $0x00, Z17, Z17
+	VFNMADD231PS Z3, Z17, Z18
+	VFNMADD231PS Z4, Z17, Z18
+	VMOVUPS      Z5, Z19
+	VFMADD213PS  Z6, Z18, Z19
+	VFMADD213PS  Z7, Z18, Z19
+	VFMADD213PS  Z8, Z18, Z19
+	VFMADD213PS  Z9, Z18, Z19
+	VFMADD213PS  Z10, Z18, Z19
+	VMULPS       Z18, Z18, Z16
+	VFMADD213PS  Z18, Z16, Z19
+	VADDPS       Z11, Z19, Z19
+	VSCALEFPS    Z17, Z19, Z19
+	VCMPPS       $0x05, Z0, Z15, K1
+	VMOVAPS.Z    Z19, K1, Z19
+	VADDPS       Z11, Z19, Z19
+	VMOVUPS      two<>+0(SB), Z15
+	VDIVPS       Z19, Z15, Z19
+	VMOVUPS      Z11, Z15
+	VSUBPS       Z19, Z15, Z15
+	VPORD        Z14, Z15, Z15
+	VMULPS       Z12, Z12, Z14
+	VMOVUPS      tanhC0<>+0(SB), Z16
+	VFMADD213PS  tanhC1<>+0(SB), Z14, Z16
+	VFMADD213PS  tanhC2<>+0(SB), Z14, Z16
+	VFMADD213PS  tanhC3<>+0(SB), Z14, Z16
+	VFMADD213PS  tanhC4<>+0(SB), Z14, Z16
+	VMULPS       Z14, Z16, Z16
+	VFMADD213PS  Z12, Z12, Z16
+	VCMPPS       $0x11, tanhSmall<>+0(SB), Z13, K1
+	VBLENDMPS    Z16, Z15, K1, Z15
+	VMOVUPS      Z15, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
 	JMP          loop529
@@ -10039,47 +10114,47 @@ rest530:
 	JZ           done531
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
-	VMOVUPS.Z    (AX), K1, Z0
-	VPANDD       signBit<>+0(SB), Z0, Z2
-	VPXORD       Z2, Z0, Z1
-	VADDPS       Z1, Z1, Z3
-	VMOVUPS      expLow<>+0(SB), Z4
-	VMAXPS       Z3, Z4, Z4
-	VMOVUPS      expHigh<>+0(SB), Z6
-	VMINPS       Z4, Z6, Z6
-	VMULPS       log2e<>+0(SB), Z6, Z5
-	VRNDSCALEPS  $0x00, Z5, Z5
-	VFNMADD231PS ln2High<>+0(SB), Z5, Z6
-	VFNMADD231PS ln2Low<>+0(SB), Z5, Z6
-	VMOVUPS      expC0<>+0(SB), Z7
-	VFMADD213PS  expC1<>+0(SB), Z6, Z7
-	VFMADD213PS  expC2<>+0(SB), Z6, Z7
-	VFMADD213PS  expC3<>+0(SB), Z6, Z7
-	VFMADD213PS  expC4<>+0(SB), Z6, Z7
-	VFMADD213PS  expC5<>+0(SB), Z6, Z7
-	VMULPS       Z6, Z6, Z4
-	VFMADD213PS  Z6, Z4, Z7
-	VADDPS       one<>+0(SB), Z7, Z7
-	VSCALEFPS    Z5, Z7, Z7
-	VCMPPS       $0x05, expLow<>+0(SB), Z3, K2
-	VMOVAPS.Z    Z7, K2, Z7
-	VADDPS       one<>+0(SB), Z7, Z7
-	VMOVUPS      two<>+0(SB), Z3
-	VDIVPS       Z7, Z3, Z7
-	VMOVUPS      one<>+0(SB), Z3
-	VSUBPS       Z7, Z3, Z3
-	VPORD        Z2, Z3, Z3
-	VMULPS       Z0, Z0, Z2
-	VMOVUPS      tanhC0<>+0(SB), Z4
-	VFMADD213PS  tanhC1<>+0(SB), Z2, Z4
-	VFMADD213PS  tanhC2<>+0(SB), Z2, Z4
-	VFMADD213PS  tanhC3<>+0(SB), Z2, Z4
-	VFMADD213PS  tanhC4<>+0(SB), Z2, Z4
-	VMULPS       Z2, Z4, Z4
-	VFMADD213PS  Z0, Z0, Z4
-	VCMPPS       $0x11, tanhSmall<>+0(SB), Z1, K2
-	VBLENDMPS    Z4, Z3, K2, Z3
-	VMOVUPS      Z3, K1, (AX)
+	VMOVUPS.Z    (AX), K1, Z12
+	VPANDD       signBit<>+0(SB), Z12, Z14
+	VPXORD       Z14, Z12, Z13
+	VADDPS       Z13, Z13, Z15
+	VMOVUPS      Z0, Z16
+	VMAXPS       Z15, Z16, Z16
+	VMOVUPS      Z1, Z1
+	VMINPS       Z16, Z1, Z1
+	VMULPS       Z2, Z1, Z2
+	VRNDSCALEPS  $0x00, Z2, Z2
+	VFNMADD231PS Z3, Z2, Z1
+	VFNMADD231PS Z4, Z2, Z1
+	VMOVUPS      Z5, Z3
+	VFMADD213PS  Z6, Z1, Z3
+	VFMADD213PS  Z7, Z1, Z3
+	VFMADD213PS  Z8, Z1, Z3
+	VFMADD213PS  Z9, Z1, Z3
+	VFMADD213PS  Z10, Z1, Z3
+	VMULPS       Z1, Z1, Z16
+	VFMADD213PS  Z1, Z16, Z3
+	VADDPS       Z11, Z3, Z3
+	VSCALEFPS    Z2, Z3, Z3
+	VCMPPS       $0x05, Z0, Z15, K2
+	VMOVAPS.Z    Z3, K2, Z3
+	VADDPS       Z11, Z3, Z3
+	VMOVUPS      two<>+0(SB), Z0
+	VDIVPS       Z3, Z0, Z3
+	VMOVUPS      Z11, Z0
+	VSUBPS       Z3, Z0, Z0
+	VPORD        Z14, Z0, Z0
+	VMULPS       Z12, Z12, Z1
+	VMOVUPS      tanhC0<>+0(SB), Z2
+	VFMADD213PS  tanhC1<>+0(SB), Z1, Z2
+	VFMADD213PS  tanhC2<>+0(SB), Z1, Z2
+	VFMADD213PS  tanhC3<>+0(SB), Z1, Z2
+	VFMADD213PS  tanhC4<>+0(SB), Z1, Z2
+	VMULPS       Z1, Z2, Z2
+	VFMADD213PS  Z12, Z12, Z2
+	VCMPPS       $0x11, tanhSmall<>+0(SB), Z13, K2
+	VBLENDMPS    Z2, Z0, K2, Z0
+	VMOVUPS      Z0, K1, (AX)
 
 done531:
 	VZEROUPPER
@@ -12356,122 +12431,126 @@ TEXT ·penaliseTileAVX512(SB), NOSPLIT, $0-76
 	MOVSS        slope+48(FP), X0
 	VBROADCASTSS X0, Z0
 	VMOVUPS      infinity<>+0(SB), Z1
+	VBROADCASTSS zero<>+0(SB), Z2
+	VBROADCASTSS largest<>+0(SB), Z3
+	VBROADCASTSS infinity<>+0(SB), Z4
+	VBROADCASTSS negInfinity<>+0(SB), Z5
 
 strip671:
 	CMPQ         SI, $0x00000040
 	JL           narrower672
 	MOVQ         field+40(FP), DI
-	VBROADCASTSS (DI), Z2
-	VMOVUPS      (DX), Z3
-	VMOVUPS      (BX), Z4
-	VMINPS       Z3, Z2, Z5
-	VSUBPS       Z5, Z4, Z5
-	VMAXPS       zero<>+0(SB), Z5, Z5
-	VMINPS       largest<>+0(SB), Z5, Z5
-	VMULPS       Z0, Z5, Z5
-	VCMPPS       $0x00, infinity<>+0(SB), Z4, K1
-	VBLENDMPS    infinity<>+0(SB), Z5, K1, Z5
-	VMINPS       Z1, Z5, Z1
-	VMOVUPS      64(DX), Z5
-	VMOVUPS      64(BX), Z6
-	VMINPS       Z5, Z2, Z7
-	VSUBPS       Z7, Z6, Z7
-	VMAXPS       zero<>+0(SB), Z7, Z7
-	VMINPS       largest<>+0(SB), Z7, Z7
-	VMULPS       Z0, Z7, Z7
-	VCMPPS       $0x00, infinity<>+0(SB), Z6, K1
-	VBLENDMPS    infinity<>+0(SB), Z7, K1, Z7
-	VMINPS       Z1, Z7, Z1
-	VMOVUPS      128(DX), Z7
-	VMOVUPS      128(BX), Z8
-	VMINPS       Z7, Z2, Z9
+	VBROADCASTSS (DI), Z6
+	VMOVUPS      (DX), Z7
+	VMOVUPS      (BX), Z8
+	VMINPS       Z7, Z6, Z9
 	VSUBPS       Z9, Z8, Z9
-	VMAXPS       zero<>+0(SB), Z9, Z9
-	VMINPS       largest<>+0(SB), Z9, Z9
+	VMAXPS       Z2, Z9, Z9
+	VMINPS       Z3, Z9, Z9
 	VMULPS       Z0, Z9, Z9
-	VCMPPS       $0x00, infinity<>+0(SB), Z8, K1
-	VBLENDMPS    infinity<>+0(SB), Z9, K1, Z9
+	VCMPPS       $0x00, Z4, Z8, K1
+	VBLENDMPS    Z4, Z9, K1, Z9
 	VMINPS       Z1, Z9, Z1
-	VMOVUPS      192(DX), Z9
-	VMOVUPS      192(BX), Z10
-	VMINPS       Z9, Z2, Z2
-	VSUBPS       Z2, Z10, Z2
-	VMAXPS       zero<>+0(SB), Z2, Z2
-	VMINPS       largest<>+0(SB), Z2, Z2
-	VMULPS       Z0, Z2, Z2
-	VCMPPS       $0x00, infinity<>+0(SB), Z10, K1
-	VBLENDMPS    infinity<>+0(SB), Z2, K1, Z2
-	VMINPS       Z1, Z2, Z1
+	VMOVUPS      64(DX), Z9
+	VMOVUPS      64(BX), Z10
+	VMINPS       Z9, Z6, Z11
+	VSUBPS       Z11, Z10, Z11
+	VMAXPS       Z2, Z11, Z11
+	VMINPS       Z3, Z11, Z11
+	VMULPS       Z0, Z11, Z11
+	VCMPPS       $0x00, Z4, Z10, K1
+	VBLENDMPS    Z4, Z11, K1, Z11
+	VMINPS       Z1, Z11, Z1
+	VMOVUPS      128(DX), Z11
+	VMOVUPS      128(BX), Z12
+	VMINPS       Z11, Z6, Z13
+	VSUBPS       Z13, Z12, Z13
+	VMAXPS       Z2, Z13, Z13
+	VMINPS       Z3, Z13, Z13
+	VMULPS       Z0, Z13, Z13
+	VCMPPS       $0x00, Z4, Z12, K1
+	VBLENDMPS    Z4, Z13, K1, Z13
+	VMINPS       Z1, Z13, Z1
+	VMOVUPS      192(DX), Z13
+	VMOVUPS      192(BX), Z14
+	VMINPS       Z13, Z6, Z6
+	VSUBPS       Z6, Z14, Z6
+	VMAXPS       Z2, Z6, Z6
+	VMINPS       Z3, Z6, Z6
+	VMULPS       Z0, Z6, Z6
+	VCMPPS       $0x00, Z4, Z14, K1
+	VBLENDMPS    Z4, Z6, K1, Z6
+	VMINPS       Z1, Z6, Z1
 	MOVQ         n+16(FP), R9
 	MOVQ         rowMax+56(FP), R10
 	MOVQ         AX, R8
 
 row673:
-	VBROADCASTSS  (DI), Z2
-	VMOVUPS       negInfinity<>+0(SB), Z11
-	VMINPS        Z3, Z2, Z3
-	VSUBPS        Z3, Z4, Z12
-	VMAXPS        zero<>+0(SB), Z12, Z12
-	VMINPS        largest<>+0(SB), Z12, Z12
-	VMULPS        Z0, Z12, Z12
-	VMOVUPS       (R8), Z13
-	VSUBPS        Z12, Z13, Z13
-	VCMPPS        $0x00, infinity<>+0(SB), Z4, K1
-	VBLENDMPS     negInfinity<>+0(SB), Z13, K1, Z13
-	VMOVUPS       Z13, (R8)
-	VMAXPS        Z11, Z13, Z11
-	VMINPS        Z5, Z2, Z5
-	VSUBPS        Z5, Z6, Z12
-	VMAXPS        zero<>+0(SB), Z12, Z12
-	VMINPS        largest<>+0(SB), Z12, Z12
-	VMULPS        Z0, Z12, Z12
-	VMOVUPS       64(R8), Z13
-	VSUBPS        Z12, Z13, Z13
-	VCMPPS        $0x00, infinity<>+0(SB), Z6, K1
-	VBLENDMPS     negInfinity<>+0(SB), Z13, K1, Z13
-	VMOVUPS       Z13, 64(R8)
-	VMAXPS        Z11, Z13, Z11
-	VMINPS        Z7, Z2, Z7
-	VSUBPS        Z7, Z8, Z12
-	VMAXPS        zero<>+0(SB), Z12, Z12
-	VMINPS        largest<>+0(SB), Z12, Z12
-	VMULPS        Z0, Z12, Z12
-	VMOVUPS       128(R8), Z13
-	VSUBPS        Z12, Z13, Z13
-	VCMPPS        $0x00, infinity<>+0(SB), Z8, K1
-	VBLENDMPS     negInfinity<>+0(SB), Z13, K1, Z13
-	VMOVUPS       Z13, 128(R8)
-	VMAXPS        Z11, Z13, Z11
-	VMINPS        Z9, Z2, Z9
-	VSUBPS        Z9, Z10, Z2
-	VMAXPS        zero<>+0(SB), Z2, Z2
-	VMINPS        largest<>+0(SB), Z2, Z2
-	VMULPS        Z0, Z2, Z2
-	VMOVUPS       192(R8), Z12
-	VSUBPS        Z2, Z12, Z12
-	VCMPPS        $0x00, infinity<>+0(SB), Z10, K1
-	VBLENDMPS     negInfinity<>+0(SB), Z12, K1, Z12
-	VMOVUPS       Z12, 192(R8)
-	VMAXPS        Z11, Z12, Z11
-	VEXTRACTF64X4 $0x01, Z11, Y2
-	VMAXPS        Y11, Y2, Y2
-	VEXTRACTF32X4 $0x01, Y2, X11
-	VMAXPS        X2, X11, X11
-	VPERMILPS     $0x4e, X11, X2
-	VMAXPS        X2, X11, X11
-	VPERMILPS     $0xb1, X11, X2
-	VMAXPS        X2, X11, X11
-	VMAXSS        (R10), X11, X11
-	VMOVSS        X11, (R10)
+	VBROADCASTSS  (DI), Z6
+	VMOVUPS       Z5, Z15
+	VMINPS        Z7, Z6, Z7
+	VSUBPS        Z7, Z8, Z16
+	VMAXPS        Z2, Z16, Z16
+	VMINPS        Z3, Z16, Z16
+	VMULPS        Z0, Z16, Z16
+	VMOVUPS       (R8), Z17
+	VSUBPS        Z16, Z17, Z17
+	VCMPPS        $0x00, Z4, Z8, K1
+	VBLENDMPS     Z5, Z17, K1, Z17
+	VMOVUPS       Z17, (R8)
+	VMAXPS        Z15, Z17, Z15
+	VMINPS        Z9, Z6, Z9
+	VSUBPS        Z9, Z10, Z16
+	VMAXPS        Z2, Z16, Z16
+	VMINPS        Z3, Z16, Z16
+	VMULPS        Z0, Z16, Z16
+	VMOVUPS       64(R8), Z17
+	VSUBPS        Z16, Z17, Z17
+	VCMPPS        $0x00, Z4, Z10, K1
+	VBLENDMPS     Z5, Z17, K1, Z17
+	VMOVUPS       Z17, 64(R8)
+	VMAXPS        Z15, Z17, Z15
+	VMINPS        Z11, Z6, Z11
+	VSUBPS        Z11, Z12, Z16
+	VMAXPS        Z2, Z16, Z16
+	VMINPS        Z3, Z16, Z16
+	VMULPS        Z0, Z16, Z16
+	VMOVUPS       128(R8), Z17
+	VSUBPS        Z16, Z17, Z17
+	VCMPPS        $0x00, Z4, Z12, K1
+	VBLENDMPS     Z5, Z17, K1, Z17
+	VMOVUPS       Z17, 128(R8)
+	VMAXPS        Z15, Z17, Z15
+	VMINPS        Z13, Z6, Z13
+	VSUBPS        Z13, Z14, Z6
+	VMAXPS        Z2, Z6, Z6
+	VMINPS        Z3, Z6, Z6
+	VMULPS        Z0, Z6, Z6
+	VMOVUPS       192(R8), Z16
+	VSUBPS        Z6, Z16, Z16
+	VCMPPS        $0x00, Z4, Z14, K1
+	VBLENDMPS     Z5, Z16, K1, Z16
+	VMOVUPS       Z16, 192(R8)
+	VMAXPS        Z15, Z16, Z15
+	VEXTRACTF64X4 $0x01, Z15, Y6
+	VMAXPS        Y15, Y6, Y6
+	VEXTRACTF32X4 $0x01, Y6, X15
+	VMAXPS        X6, X15, X15
+	VPERMILPS     $0x4e, X15, X6
+	VMAXPS        X6, X15, X15
+	VPERMILPS     $0xb1, X15, X6
+	VMAXPS        X6, X15, X15
+	VMAXSS        (R10), X15, X15
+	VMOVSS        X15, (R10)
 	ADDQ          CX, R8
 	ADDQ          $0x00000004, DI
 	ADDQ          $0x00000004, R10
 	DECQ          R9
 	JNZ           row673
-	VMOVUPS       Z3, (DX)
-	VMOVUPS       Z5, 64(DX)
-	VMOVUPS       Z7, 128(DX)
-	VMOVUPS       Z9, 192(DX)
+	VMOVUPS       Z7, (DX)
+	VMOVUPS       Z9, 64(DX)
+	VMOVUPS       Z11, 128(DX)
+	VMOVUPS       Z13, 192(DX)
 	ADDQ          $0x00000100, AX
 	ADDQ          $0x00000100, DX
 	ADDQ          $0x00000100, BX
@@ -12483,51 +12562,51 @@ strip674:
 	CMPQ         SI, $0x00000010
 	JL           narrower675
 	MOVQ         field+40(FP), DI
-	VBROADCASTSS (DI), Z2
-	VMOVUPS      (DX), Z3
-	VMOVUPS      (BX), Z4
-	VMINPS       Z3, Z2, Z2
-	VSUBPS       Z2, Z4, Z2
-	VMAXPS       zero<>+0(SB), Z2, Z2
-	VMINPS       largest<>+0(SB), Z2, Z2
-	VMULPS       Z0, Z2, Z2
-	VCMPPS       $0x00, infinity<>+0(SB), Z4, K1
-	VBLENDMPS    infinity<>+0(SB), Z2, K1, Z2
-	VMINPS       Z1, Z2, Z1
+	VBROADCASTSS (DI), Z6
+	VMOVUPS      (DX), Z7
+	VMOVUPS      (BX), Z8
+	VMINPS       Z7, Z6, Z6
+	VSUBPS       Z6, Z8, Z6
+	VMAXPS       Z2, Z6, Z6
+	VMINPS       Z3, Z6, Z6
+	VMULPS       Z0, Z6, Z6
+	VCMPPS       $0x00, Z4, Z8, K1
+	VBLENDMPS    Z4, Z6, K1, Z6
+	VMINPS       Z1, Z6, Z1
 	MOVQ         n+16(FP), R9
 	MOVQ         rowMax+56(FP), R10
 	MOVQ         AX, R8
 
 row676:
-	VBROADCASTSS  (DI), Z2
-	VMOVUPS       negInfinity<>+0(SB), Z5
-	VMINPS        Z3, Z2, Z3
-	VSUBPS        Z3, Z4, Z2
-	VMAXPS        zero<>+0(SB), Z2, Z2
-	VMINPS        largest<>+0(SB), Z2, Z2
-	VMULPS        Z0, Z2, Z2
-	VMOVUPS       (R8), Z6
-	VSUBPS        Z2, Z6, Z6
-	VCMPPS        $0x00, infinity<>+0(SB), Z4, K1
-	VBLENDMPS     negInfinity<>+0(SB), Z6, K1, Z6
-	VMOVUPS       Z6, (R8)
-	VMAXPS        Z5, Z6, Z5
-	VEXTRACTF64X4 $0x01, Z5, Y2
-	VMAXPS        Y5, Y2, Y2
-	VEXTRACTF32X4 $0x01, Y2, X5
-	VMAXPS        X2, X5, X5
-	VPERMILPS     $0x4e, X5, X2
-	VMAXPS        X2, X5, X5
-	VPERMILPS     $0xb1, X5, X2
-	VMAXPS        X2, X5, X5
-	VMAXSS        (R10), X5, X5
-	VMOVSS        X5, (R10)
+	VBROADCASTSS  (DI), Z6
+	VMOVUPS       Z5, Z9
+	VMINPS        Z7, Z6, Z7
+	VSUBPS        Z7, Z8, Z6
+	VMAXPS        Z2, Z6, Z6
+	VMINPS        Z3, Z6, Z6
+	VMULPS        Z0, Z6, Z6
+	VMOVUPS       (R8), Z10
+	VSUBPS        Z6, Z10, Z10
+	VCMPPS        $0x00, Z4, Z8, K1
+	VBLENDMPS     Z5, Z10, K1, Z10
+	VMOVUPS       Z10, (R8)
+	VMAXPS        Z9, Z10, Z9
+	VEXTRACTF64X4 $0x01, Z9, Y6
+	VMAXPS        Y9, Y6, Y6
+	VEXTRACTF32X4 $0x01, Y6, X9
+	VMAXPS        X6, X9, X9
+	VPERMILPS     $0x4e, X9, X6
+	VMAXPS        X6, X9, X9
+	VPERMILPS     $0xb1, X9, X6
+	VMAXPS        X6, X9, X9
+	VMAXSS        (R10), X9, X9
+	VMOVSS        X9, (R10)
 	ADDQ          CX, R8
 	ADDQ          $0x00000004, DI
 	ADDQ          $0x00000004, R10
 	DECQ          R9
 	JNZ           row676
-	VMOVUPS       Z3, (DX)
+	VMOVUPS       Z7, (DX)
 	ADDQ          $0x00000040, AX
 	ADDQ          $0x00000040, DX
 	ADDQ          $0x00000040, BX
@@ -12540,52 +12619,52 @@ narrower675:
 	LEAQ         wordMasks<>+0(SB), DI
 	KMOVW        (DI)(SI*2), K1
 	MOVQ         field+40(FP), SI
-	VBROADCASTSS (SI), Z2
-	VMOVUPS.Z    (DX), K1, Z3
-	VMOVUPS.Z    (BX), K1, Z4
-	VMOVUPS      infinity<>+0(SB), Z5
-	VBLENDMPS    Z4, Z5, K1, Z4
-	VMINPS       Z3, Z2, Z2
-	VSUBPS       Z2, Z4, Z2
-	VMAXPS       zero<>+0(SB), Z2, Z2
-	VMINPS       largest<>+0(SB), Z2, Z2
-	VMULPS       Z0, Z2, Z2
-	VCMPPS       $0x00, infinity<>+0(SB), Z4, K2
-	VBLENDMPS    infinity<>+0(SB), Z2, K2, Z2
-	VMINPS       Z1, Z2, Z1
+	VBROADCASTSS (SI), Z6
+	VMOVUPS.Z    (DX), K1, Z7
+	VMOVUPS.Z    (BX), K1, Z8
+	VMOVUPS      Z4, Z9
+	VBLENDMPS    Z8, Z9, K1, Z8
+	VMINPS       Z7, Z6, Z6
+	VSUBPS       Z6, Z8, Z6
+	VMAXPS       Z2, Z6, Z6
+	VMINPS       Z3, Z6, Z6
+	VMULPS       Z0, Z6, Z6
+	VCMPPS       $0x00, Z4, Z8, K2
+	VBLENDMPS    Z4, Z6, K2, Z6
+	VMINPS       Z1, Z6, Z1
 	MOVQ         n+16(FP), BX
 	MOVQ         rowMax+56(FP), DI
 
 row678:
-	VBROADCASTSS  (SI), Z2
-	VMOVUPS       negInfinity<>+0(SB), Z5
-	VMINPS        Z3, Z2, Z3
-	VSUBPS        Z3, Z4, Z2
-	VMAXPS        zero<>+0(SB), Z2, Z2
-	VMINPS        largest<>+0(SB), Z2, Z2
-	VMULPS        Z0, Z2, Z2
-	VMOVUPS.Z     (AX), K1, Z6
-	VSUBPS        Z2, Z6, Z6
-	VCMPPS        $0x00, infinity<>+0(SB), Z4, K2
-	VBLENDMPS     negInfinity<>+0(SB), Z6, K2, Z6
-	VMOVUPS       Z6, K1, (AX)
-	VMAXPS        Z5, Z6, Z5
-	VEXTRACTF64X4 $0x01, Z5, Y2
-	VMAXPS        Y5, Y2, Y2
-	VEXTRACTF32X4 $0x01, Y2, X5
-	VMAXPS        X2, X5, X5
-	VPERMILPS     $0x4e, X5, X2
-	VMAXPS        X2, X5, X5
-	VPERMILPS     $0xb1, X5, X2
-	VMAXPS        X2, X5, X5
-	VMAXSS        (DI), X5, X5
-	VMOVSS        X5, (DI)
+	VBROADCASTSS  (SI), Z6
+	VMOVUPS       Z5, Z9
+	VMINPS        Z7, Z6, Z7
+	VSUBPS        Z7, Z8, Z6
+	VMAXPS        Z2, Z6, Z6
+	VMINPS        Z3, Z6, Z6
+	VMULPS        Z0, Z6, Z6
+	VMOVUPS.Z     (AX), K1, Z10
+	VSUBPS        Z6, Z10, Z10
+	VCMPPS        $0x00, Z4, Z8, K2
+	VBLENDMPS     Z5, Z10, K2, Z10
+	VMOVUPS       Z10, K1, (AX)
+	VMAXPS        Z9, Z10, Z9
+	VEXTRACTF64X4 $0x01, Z9, Y6
+	VMAXPS        Y9, Y6, Y6
+	VEXTRACTF32X4 $0x01, Y6, X9
+	VMAXPS        X6, X9, X9
+	VPERMILPS     $0x4e, X9, X6
+	VMAXPS        X6, X9, X9
+	VPERMILPS     $0xb1, X9, X6
+	VMAXPS        X6, X9, X9
+	VMAXSS        (DI), X9, X9
+	VMOVSS        X9, (DI)
 	ADDQ          CX, AX
 	ADDQ          $0x00000004, SI
 	ADDQ          $0x00000004, DI
 	DECQ          BX
 	JNZ           row678
-	VMOVUPS       Z3, K1, (DX)
+	VMOVUPS       Z7, K1, (DX)
 
 done677:
 	VPXORD        signBit<>+0(SB), Z1, Z0
@@ -12606,51 +12685,63 @@ done677:
 // Requires: AVX, AVX512DQ, AVX512F, AVX512VL
 TEXT ·expSumTileAVX512(SB), NOSPLIT, $0-48
 	// s[t] = exp(s[t]-max[t]); sum[t] += their sum
-	MOVQ  s+0(FP), AX
-	MOVQ  n+16(FP), CX
-	MOVQ  max+32(FP), DX
-	MOVQ  sum+40(FP), BX
-	MOVQ  width+24(FP), SI
-	ANDQ  $+15, SI
-	LEAQ  wordMasks<>+0(SB), DI
-	KMOVW (DI)(SI*2), K1
+	MOVQ         s+0(FP), AX
+	MOVQ         n+16(FP), CX
+	MOVQ         max+32(FP), DX
+	MOVQ         sum+40(FP), BX
+	MOVQ         width+24(FP), SI
+	ANDQ         $+15, SI
+	LEAQ         wordMasks<>+0(SB), DI
+	KMOVW        (DI)(SI*2), K1
+	VBROADCASTSS expLow<>+0(SB), Z0
+	VBROADCASTSS expHigh<>+0(SB), Z1
+	VBROADCASTSS log2e<>+0(SB), Z2
+	VBROADCASTSS ln2High<>+0(SB), Z3
+	VBROADCASTSS ln2Low<>+0(SB), Z4
+	VBROADCASTSS expC0<>+0(SB), Z5
+	VBROADCASTSS expC1<>+0(SB), Z6
+	VBROADCASTSS expC2<>+0(SB), Z7
+	VBROADCASTSS expC3<>+0(SB), Z8
+	VBROADCASTSS expC4<>+0(SB), Z9
+	VBROADCASTSS expC5<>+0(SB), Z10
+	VBROADCASTSS one<>+0(SB), Z11
 
 row679:
-	VXORPS       Z1, Z1, Z1
-	VBROADCASTSS (DX), Z0
-	VCMPPS       $0x00, negInfinity<>+0(SB), Z0, K2
-	VBLENDMPS    infinity<>+0(SB), Z0, K2, Z0
+	VXORPS       Z13, Z13, Z13
+	VBROADCASTSS (DX), Z12
+	VCMPPS       $0x00, negInfinity<>+0(SB), Z12, K2
+	VBLENDMPS    infinity<>+0(SB), Z12, K2, Z12
 	MOVQ         width+24(FP), R8
 	MOVQ         AX, DI
 
 loop680:
 	CMPQ         R8, $0x00000010
 	JL           rest681
-	VMOVUPS      (DI), Z2
-	VXORPS       Z3, Z3, Z3
-	VSUBPS       Z0, Z2, Z2
-	VMOVUPS      expLow<>+0(SB), Z3
-	VMAXPS       Z2, Z3, Z3
-	VMOVUPS      expHigh<>+0(SB), Z5
-	VMINPS       Z3, Z5, Z5
-	VMULPS       log2e<>+0(SB), Z5, Z4
-	VRNDSCALEPS  $0x00, Z4, Z4
-	VFNMADD231PS ln2High<>+0(SB), Z4, Z5
-	VFNMADD231PS ln2Low<>+0(SB), Z4, Z5
-	VMOVUPS      expC0<>+0(SB), Z6
-	VFMADD213PS  expC1<>+0(SB), Z5, Z6
-	VFMADD213PS  expC2<>+0(SB), Z5, Z6
-	VFMADD213PS  expC3<>+0(SB), Z5, Z6
-	VFMADD213PS  expC4<>+0(SB), Z5, Z6
-	VFMADD213PS  expC5<>+0(SB), Z5, Z6
-	VMULPS       Z5, Z5, Z3
-	VFMADD213PS  Z5, Z3, Z6
-	VADDPS       one<>+0(SB), Z6, Z6
-	VSCALEFPS    Z4, Z6, Z6
-	VCMPPS       $0x05, expLow<>+0(SB), Z2, K2
-	VMOVAPS.Z    Z6, K2, Z6
-	VMOVUPS      Z6, (DI)
-	VADDPS       Z6, Z1, Z1
+	VMOVUPS      (DI), Z14
+	VXORPS       Z15, Z15, Z15
+	VSUBPS       Z12, Z14, Z14
+	VMOVUPS      Z0, Z15
+	VMAXPS       Z14, Z15, Z15
+	VMOVUPS      Z1, Z17
+	VMINPS       Z15, Z17, Z17
+	VMULPS       Z2, Z17, Z16
+	VRNDSCALEPS  $0x00, Z16, Z16
+	VFNMADD231PS Z3, Z16, Z17
+	VFNMADD231PS Z4, Z16, Z17
+	VMOVUPS      Z5, Z18
+	VFMADD213PS  Z6, Z17, Z18
+	VFMADD213PS  Z7, Z17, Z18
+	VFMADD213PS  Z8, Z17, Z18
+	VFMADD213PS  Z9, Z17, Z18
+	VFMADD213PS  Z10, Z17, Z18
+	VMULPS       Z17, Z17, Z15
+	VFMADD213PS  Z17, Z15, Z18
+	VADDPS       Z11, Z18, Z18
+	VSCALEFPS    Z16, Z18, Z18
+	VCMPPS       $0x05, Z0, Z14, K2
+	VMOVAPS.Z    Z18, K2, Z18
+	VMOVUPS      Z18, (DI)
+	VADDPS       Z18, Z13, Z13
 	ADDQ         $0x00000040, DI
 	SUBQ         $0x00000010, R8
 	JMP          loop680
@@ -12658,46 +12749,46 @@ loop680:
 rest681:
 	TESTQ        SI, SI
 	JZ           sum682
-	VMOVUPS.Z    (DI), K1, Z2
-	VXORPS       Z3, Z3, Z3
-	VSUBPS       Z0, Z2, Z2
-	VMOVUPS      expLow<>+0(SB), Z0
-	VMAXPS       Z2, Z0, Z0
-	VMOVUPS      expHigh<>+0(SB), Z5
-	VMINPS       Z0, Z5, Z5
-	VMULPS       log2e<>+0(SB), Z5, Z4
-	VRNDSCALEPS  $0x00, Z4, Z4
-	VFNMADD231PS ln2High<>+0(SB), Z4, Z5
-	VFNMADD231PS ln2Low<>+0(SB), Z4, Z5
-	VMOVUPS      expC0<>+0(SB), Z6
-	VFMADD213PS  expC1<>+0(SB), Z5, Z6
-	VFMADD213PS  expC2<>+0(SB), Z5, Z6
-	VFMADD213PS  expC3<>+0(SB), Z5, Z6
-	VFMADD213PS  expC4<>+0(SB), Z5, Z6
-	VFMADD213PS  expC5<>+0(SB), Z5, Z6
-	VMULPS       Z5, Z5, Z0
-	VFMADD213PS  Z5, Z0, Z6
-	VADDPS       one<>+0(SB), Z6, Z6
-	VSCALEFPS    Z4, Z6, Z6
-	VCMPPS       $0x05, expLow<>+0(SB), Z2, K2
-	VMOVAPS.Z    Z6, K2, Z6
-	VBLENDMPS    Z6, Z3, K1, Z6
-	VMOVUPS      Z6, K1, (DI)
-	VADDPS       Z6, Z1, Z1
+	VMOVUPS.Z    (DI), K1, Z14
+	VXORPS       Z15, Z15, Z15
+	VSUBPS       Z12, Z14, Z14
+	VMOVUPS      Z0, Z12
+	VMAXPS       Z14, Z12, Z12
+	VMOVUPS      Z1, Z17
+	VMINPS       Z12, Z17, Z17
+	VMULPS       Z2, Z17, Z16
+	VRNDSCALEPS  $0x00, Z16, Z16
+	VFNMADD231PS Z3, Z16, Z17
+	VFNMADD231PS Z4, Z16, Z17
+	VMOVUPS      Z5, Z18
+	VFMADD213PS  Z6, Z17, Z18
+	VFMADD213PS  Z7, Z17, Z18
+	VFMADD213PS  Z8, Z17, Z18
+	VFMADD213PS  Z9, Z17, Z18
+	VFMADD213PS  Z10, Z17, Z18
+	VMULPS       Z17, Z17, Z12
+	VFMADD213PS  Z17, Z12, Z18
+	VADDPS       Z11, Z18, Z18
+	VSCALEFPS    Z16, Z18, Z18
+	VCMPPS       $0x05, Z0, Z14, K2
+	VMOVAPS.Z    Z18, K2, Z18
+	VBLENDMPS    Z18, Z15, K1, Z18
+	VMOVUPS      Z18, K1, (DI)
+	VADDPS       Z18, Z13, Z13
 
 sum682:
-	VEXTRACTF64X4 $0x01, Z1, Y0
-	VADDPS        Y1, Y0, Y0
-	VSHUFPS       $0xdd, Y0, Y0, Y1
-	VSHUFPS       $0x88, Y0, Y0, Y0
-	VADDPS        Y1, Y0, Y0
-	VSHUFPS       $0xdd, Y0, Y0, Y1
-	VSHUFPS       $0x88, Y0, Y0, Y0
-	VADDPS        Y1, Y0, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X0, X1, X1
-	VADDSS        (BX), X1, X1
-	VMOVSS        X1, (BX)
+	VEXTRACTF64X4 $0x01, Z13, Y12
+	VADDPS        Y13, Y12, Y12
+	VSHUFPS       $0xdd, Y12, Y12, Y13
+	VSHUFPS       $0x88, Y12, Y12, Y12
+	VADDPS        Y13, Y12, Y12
+	VSHUFPS       $0xdd, Y12, Y12, Y13
+	VSHUFPS       $0x88, Y12, Y12, Y12
+	VADDPS        Y13, Y12, Y12
+	VEXTRACTF32X4 $0x01, Y12, X13
+	VADDPS        X12, X13, X13
+	VADDSS        (BX), X13, X13
+	VMOVSS        X13, (BX)
 	MOVQ          lds+8(FP), DI
 	ADDQ          DI, AX
 	ADDQ          $0x00000004, DX

@@ -5,23 +5,45 @@ import (
 	"math"
 )
 
+// Rounding says how far the elements of a cached key may lie from the key's own:
+// element k of a key whose largest element is m by at most
+//
+//	Relative |k| + Largest m + Absolute
+//
+// The zero value is a cache that keeps float64.
+type Rounding struct{ Relative, Largest, Absolute float64 }
+
+// The roundings of caches. A float16 is off by half a unit, 2^-11 of the number,
+// and by 2^-25 where it is subnormal; twice the first leaves room for the errors of
+// float32 arithmetic. Q8 is one scale, m/127, a key, and whole numbers of at most
+// 127.
+var (
+	RoundingF16 = Rounding{Relative: 0x1p-10, Absolute: 0x1p-25}
+	RoundingQ8  = Rounding{Largest: (1 + 0x1p-10) / 254}
+)
+
+// moves returns how far q·k moves at most when a key of length k and d elements
+// is rounded, for a query of length q and sum, a bound of the sum of |q_i k_i|.
+func (r Rounding) moves(q, k, sum float64, d int) float64 {
+	return r.Relative*sum + q*math.Sqrt(float64(d))*(r.Largest*k+r.Absolute)
+}
+
 // QKNormBound returns U, a bound of |scale * q·k| of one head over all inputs,
 // where queries and keys are normalised to a root mean square of at most 1 and
 // then multiplied by the weights queryNorm and keyNorm, [D] each.
 //
 // The normalised vectors have a length of at most sqrt(D). Without rotation,
 // q·k is a sum over the same elements of both and is at most
-// D * max_i |wq_i wk_i|. A rotary embedding moves elements between queries and
-// keys but keeps lengths, which leaves D * max|wq| * max|wk|.
+// D * max_i |wq_i wk_i|, and so is the sum of |q_i k_i|. A rotary embedding moves
+// elements between queries and keys but keeps lengths, which leaves
+// D * max|wq| * max|wk|.
 //
-// rounding is the largest relative error of an element of the cached keys: 0
-// for float32, 2^-10 for float16 (twice its half unit, so that small errors of
-// the arithmetic are covered too). Keys that underflow in the cache's type
-// only shrink. The result is rounded up to a float32, the type it is stored
-// in. The weights must be as they are used, after any rounding or
-// quantisation.
-func QKNormBound(queryNorm, keyNorm []float64, scale float64, rotary bool, rounding float64) (float64, error) {
-	if len(queryNorm) != len(keyNorm) || len(queryNorm) == 0 {
+// The rounding of the cached keys is added. The result is rounded up to a float32,
+// the type it is stored in. The weights must be as they are used, after any rounding
+// or quantisation.
+func QKNormBound(queryNorm, keyNorm []float64, scale float64, rotary bool, rounding Rounding) (float64, error) {
+	d := len(queryNorm)
+	if d != len(keyNorm) || d == 0 {
 		return 0, fmt.Errorf("reference: query norm of %d weights and key norm of %d; want the width of a head twice", len(queryNorm), len(keyNorm))
 	}
 	maxQ, maxK, maxProduct := 0.0, 0.0, 0.0
@@ -32,7 +54,9 @@ func QKNormBound(queryNorm, keyNorm []float64, scale float64, rotary bool, round
 	if rotary {
 		maxProduct = maxQ * maxK
 	}
-	return roundUp32(math.Abs(scale) * float64(len(queryNorm)) * maxProduct * (1 + rounding)), nil
+	bound, size := float64(d)*maxProduct, math.Sqrt(float64(d))
+	bound += rounding.moves(size*maxQ, size*maxK, bound, d)
+	return roundUp32(math.Abs(scale) * bound), nil
 }
 
 // roundUp32 returns a float32 that is not below u, with a step to spare for
@@ -52,13 +76,18 @@ func roundUp32(u float64) float64 {
 // mean square at most 1 times the norm's weight. query and key are [d, D],
 // norm is [D], the biases are [d] or nil.
 //
-// With P = Wq diag(norm) and R = Wk diag(norm), q·k without biases is at most
-// D times the largest singular value of P^T R. With a rotary embedding or
-// biases, the product of the two vectors' lengths is what is left:
+// With P = Wq diag(norm) and R = Wk diag(norm), and |M| the largest singular value
+// of M, q·k is at most
+//
+//	D |P^T R| + sqrt(D) (|P^T bk| + |R^T bq|) + |bq·bk|
+//
+// With a rotary embedding the product of the two vectors' lengths is what is left:
 // (sqrt(D) |P| + |bq|) (sqrt(D) |R| + |bk|). A shift, which mixes two keys by
-// weights that sum to 1, changes neither. The bound is at most 0.3 % above
-// these numbers for heads up to 256 wide. See [QKNormBound] for rounding.
-func ProjectionBound(query, key, queryBias, keyBias, norm []float64, scale float64, rotary bool, rounding float64) (float64, error) {
+// weights that sum to 1, changes neither. The result is at most 0.3 % above
+// these numbers for heads up to 256 wide. The sum of |q_i k_i|, which the rounding of
+// the cached keys multiplies, is bounded by the product of the lengths alone. See
+// [QKNormBound] for the rest.
+func ProjectionBound(query, key, queryBias, keyBias, norm []float64, scale float64, rotary bool, rounding Rounding) (float64, error) {
 	width := len(norm)
 	if width == 0 || len(query) == 0 || len(query)%width != 0 || len(query) != len(key) {
 		return 0, fmt.Errorf("reference: query projection of %d weights and key projection of %d for an input of %d; want both head width times input",
@@ -70,6 +99,12 @@ func ProjectionBound(query, key, queryBias, keyBias, norm []float64, scale float
 			return 0, fmt.Errorf("reference: projection bias of %d elements, want %d", len(bias), d)
 		}
 	}
+	if queryBias == nil {
+		queryBias = make([]float64, d)
+	}
+	if keyBias == nil {
+		keyBias = make([]float64, d)
+	}
 	p, r := rows(append([]float64{}, query...), 0, d, width), rows(append([]float64{}, key...), 0, d, width)
 	for i := range d {
 		for c, w := range norm {
@@ -79,8 +114,9 @@ func ProjectionBound(query, key, queryBias, keyBias, norm []float64, scale float
 	}
 	inputs := math.Sqrt(float64(width))
 	normP, normR := math.Sqrt(largestEigenvalue(gram(p))), math.Sqrt(largestEigenvalue(gram(r)))
-	bound := (inputs*normP + math.Sqrt(dot(queryBias, queryBias))) * (inputs*normR + math.Sqrt(dot(keyBias, keyBias)))
-	if !rotary && queryBias == nil && keyBias == nil {
+	q, k := inputs*normP+math.Sqrt(dot(queryBias, queryBias)), inputs*normR+math.Sqrt(dot(keyBias, keyBias))
+	bound := q * k
+	if !rotary {
 		// P^T = Q T^T with orthonormal columns in Q, so P^T R is as large as
 		// T^T R. The last term covers the rounding errors of T.
 		product := make([][]float64, d)
@@ -93,9 +129,23 @@ func ProjectionBound(query, key, queryBias, keyBias, norm []float64, scale float
 				}
 			}
 		}
-		bound = math.Min(bound, float64(width)*(math.Sqrt(largestEigenvalue(gram(product)))+1e-12*normP*normR))
+		form := float64(width) * (math.Sqrt(largestEigenvalue(gram(product))) + 1e-12*normP*normR)
+		form += inputs * (transposedLength(p, keyBias) + transposedLength(r, queryBias))
+		bound = math.Min(bound, form+math.Abs(dot(queryBias, keyBias)))
 	}
-	return roundUp32(math.Abs(scale) * bound * (1 + rounding)), nil
+	bound += rounding.moves(q, k, q*k, d)
+	return roundUp32(math.Abs(scale) * bound), nil
+}
+
+// transposedLength returns the length of m^T v.
+func transposedLength(m [][]float64, v []float64) float64 {
+	out := make([]float64, len(m[0]))
+	for i, row := range m {
+		for c, x := range row {
+			out[c] += v[i] * x
+		}
+	}
+	return math.Sqrt(dot(out, out))
 }
 
 // gram returns m m^T.

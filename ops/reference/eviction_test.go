@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/firstpassage/fpa/quant"
 )
 
 func TestQKNormBound(t *testing.T) {
@@ -16,7 +18,7 @@ func TestQKNormBound(t *testing.T) {
 			tightest := 0.0
 			for range 300 {
 				wq, wk := normals(rng, d, 1), normals(rng, d, 1)
-				u, err := QKNormBound(wq, wk, scale, rotary.Dim > 0, 0)
+				u, err := QKNormBound(wq, wk, scale, rotary.Dim > 0, Rounding{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -52,16 +54,37 @@ func TestQKNormBound(t *testing.T) {
 			t.Logf("the largest logit was %.6f of its bound", tightest)
 		})
 	}
-	exact, _ := QKNormBound([]float64{1, 2}, []float64{3, -1}, 0.5, false, 0)
-	rotated, _ := QKNormBound([]float64{1, 2}, []float64{3, -1}, 0.5, true, 0)
-	half, _ := QKNormBound([]float64{1, 2}, []float64{3, -1}, 0.5, false, 0x1p-10)
-	for _, c := range []struct{ got, want float64 }{{exact, 3}, {rotated, 6}, {half, 3 * (1 + 0x1p-10)}} {
+	exact, _ := QKNormBound([]float64{1, 2}, []float64{3, -1}, 0.5, false, Rounding{})
+	rotated, _ := QKNormBound([]float64{1, 2}, []float64{3, -1}, 0.5, true, Rounding{})
+	half, _ := QKNormBound([]float64{1, 2}, []float64{3, -1}, 0.5, false, Rounding{Relative: 0x1p-10})
+	eighth, _ := QKNormBound([]float64{1, 2}, []float64{3, -1}, 0.5, false, Rounding{Largest: 1.0 / 254})
+	for _, c := range []struct{ got, want float64 }{{exact, 3}, {rotated, 6}, {half, 3 * (1 + 0x1p-10)}, {eighth, 3 + 6*math.Sqrt2/254}} {
 		if c.got < c.want || c.got > c.want*(1+1e-6) {
 			t.Errorf("bound %v, want just above %v", c.got, c.want)
 		}
 	}
-	if _, err := QKNormBound([]float64{1}, []float64{1, 2}, 1, false, 0); err == nil {
+	if _, err := QKNormBound([]float64{1}, []float64{1, 2}, 1, false, Rounding{}); err == nil {
 		t.Error("norms of different widths give no error")
+	}
+}
+
+// roundF16 rounds a key as a float16 cache does.
+func roundF16(k []float64) {
+	for i, v := range k {
+		k[i] = float64(quant.F16ToF32(quant.F32ToF16(float32(v))))
+	}
+}
+
+// roundQ8 rounds a key as a cache of one scale a key does.
+func roundQ8(k []float64) {
+	most := 0.0
+	for _, v := range k {
+		most = math.Max(most, math.Abs(v))
+	}
+	if scale := float64(float32(most / 127)); scale > 0 {
+		for i, v := range k {
+			k[i] = scale * math.Round(v/scale)
+		}
 	}
 }
 
@@ -71,22 +94,32 @@ func TestProjectionBound(t *testing.T) {
 	rng := rand.New(rand.NewPCG(25, 26))
 	const d, width = 6, 17
 	scale := 1 / math.Sqrt(d)
-	for n := range 40 {
+	caches := []struct {
+		Rounding
+		round func([]float64)
+	}{{Rounding{}, func([]float64) {}}, {RoundingF16, roundF16}, {RoundingQ8, roundQ8}}
+	for n := range 60 {
 		wq, wk, norm := normals(rng, d*width, 1), normals(rng, d*width, 1), normals(rng, width, 1)
-		if n%4 == 3 { // rank 1
+		kind, cache := n%5, caches[n/5%3]
+		var bq, bk []float64
+		rotary := Rotary{}
+		switch kind {
+		case 1:
+			bq, bk = normals(rng, d, 1), normals(rng, d, 1)
+		case 2:
+			rotary = Rotary{Dim: 4, Base: 100}
+		case 3: // rank 1
 			for i := range wq {
 				wq[i] = wq[i%width]
 			}
+		case 4: // q·k is 0 but for rounding: q is (a, 3a, 0...), k is (3b, -b, 0...)
+			clear(wq[2*width:])
+			clear(wk[2*width:])
+			for c := range width {
+				wq[width+c], wk[c] = 3*wq[c], -3*wk[width+c]
+			}
 		}
-		var bq, bk []float64
-		rotary := Rotary{}
-		if n%4 == 1 {
-			bq, bk = normals(rng, d, 1), normals(rng, d, 1)
-		}
-		if n%4 == 2 {
-			rotary = Rotary{Dim: 4, Base: 100}
-		}
-		u, err := ProjectionBound(wq, wk, bq, bk, norm, scale, rotary.Dim > 0, 0)
+		u, err := ProjectionBound(wq, wk, bq, bk, norm, scale, rotary.Dim > 0, cache.Rounding)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,56 +129,61 @@ func TestProjectionBound(t *testing.T) {
 			k := Linear(RMSNorm(y, norm, 1e-6), wk, bk, width, d)
 			rotary.Apply(q, 1, d, rng.IntN(3000))
 			rotary.Apply(k, 1, d, rng.IntN(3000))
+			cache.round(k)
 			return math.Abs(scale * dot(q, k))
 		}
 		for range 100 {
 			largest = math.Max(largest, logit(normals(rng, width, 9), normals(rng, width, 9)))
 		}
-		// x -> (P^T R)(P^T R)^T x, each half by its own projections.
+		// x -> (P^T R)(P^T R)^T x, each half by its own projections; with biases the
+		// gradient of q·k.
 		x := normals(rng, width, 1)
 		y := x
-		half := func(x, from, to []float64) []float64 {
-			scaled := make([]float64, width)
-			for c := range x {
-				scaled[c] = x[c] * norm[c]
-			}
+		half := func(x, from, fromBias, to []float64) []float64 {
 			out := make([]float64, width)
-			for i, v := range Linear(scaled, from, nil, width, d) {
+			for i, v := range Linear(RMSNorm(x, norm, 1e-6), from, fromBias, width, d) {
 				for c := range out {
 					out[c] += v * to[i*width+c] * norm[c]
 				}
 			}
 			length := math.Sqrt(dot(out, out))
 			for c := range out {
-				out[c] *= 1e4 / length
+				out[c] *= 1e4 / math.Max(length, 1e-100)
 			}
 			return out
 		}
 		for range 2000 {
-			y = half(x, wq, wk)
-			x = half(y, wk, wq)
+			y = half(x, wq, bq, wk)
+			x = half(y, wk, bk, wq)
 		}
 		worst := logit(x, y)
 		largest = math.Max(largest, worst)
 		if largest > u {
 			t.Errorf("run %d: logit %v beyond the bound %v", n, largest, u)
 		}
-		if bq == nil && rotary.Dim == 0 && worst < 0.996*u {
+		least := []float64{0.996, 0.65, 0, 0.996, 0}[kind]
+		if cache.Largest > 0 {
+			least -= 0.05
+		}
+		if worst < least*u {
 			t.Errorf("run %d: the worst logit is %v, the bound %v", n, worst, u)
+		}
+		if kind == 4 && cache.Relative > 0 && largest < 1e-3*u {
+			t.Errorf("run %d: rounding moved the logit to %v, the bound is %v: the case tries nothing", n, largest, u)
 		}
 	}
 	// (2x + 4) (3y + 5) is 48 at the most.
-	one, err := ProjectionBound([]float64{2}, []float64{3}, []float64{4}, []float64{5}, []float64{1}, 1, false, 0)
+	one, err := ProjectionBound([]float64{2}, []float64{3}, []float64{4}, []float64{5}, []float64{1}, 1, false, Rounding{})
 	if err != nil || one < 48 || one > 48*1.003 {
 		t.Errorf("bound %v, want just above 48 (%v)", one, err)
 	}
-	if _, err := ProjectionBound(make([]float64, 6), make([]float64, 6), nil, nil, make([]float64, 4), 1, false, 0); err == nil {
+	if _, err := ProjectionBound(make([]float64, 6), make([]float64, 6), nil, nil, make([]float64, 4), 1, false, Rounding{}); err == nil {
 		t.Error("projections of no whole rows give no error")
 	}
-	if _, err := ProjectionBound(make([]float64, 6), make([]float64, 6), make([]float64, 3), nil, make([]float64, 3), 1, false, 0); err == nil {
+	if _, err := ProjectionBound(make([]float64, 6), make([]float64, 6), make([]float64, 3), nil, make([]float64, 3), 1, false, Rounding{}); err == nil {
 		t.Error("a bias of the wrong width gives no error")
 	}
-	if u, err := ProjectionBound(make([]float64, 6), make([]float64, 6), nil, nil, make([]float64, 3), 1, false, 0); err != nil || u > math.SmallestNonzeroFloat32 {
+	if u, err := ProjectionBound(make([]float64, 6), make([]float64, 6), nil, nil, make([]float64, 3), 1, false, Rounding{}); err != nil || u > math.SmallestNonzeroFloat32 {
 		t.Errorf("zero projections have the bound %v (%v)", u, err)
 	}
 }

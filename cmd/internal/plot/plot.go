@@ -42,7 +42,7 @@ const (
 	labelW       = 26 // the label beside the rows, written upwards
 	charW        = 7  // of a letter of the 13 unit text, on the wide side
 	legendW      = 160
-	legendH      = 40
+	legendH      = 50 // what the colour says, the ramp and its numbers
 )
 
 // style holds what follows the theme. Cells have the same colours in both, so text
@@ -99,7 +99,7 @@ func (h *HeatMap) WriteSVG(w io.Writer) error {
 	left := margin + labelW + rowNames + 8
 	top := margin + titleH
 	right, bottom := left+cellW*len(h.X), top+cellH*len(h.Y)
-	width := max(right, left+2*legendW) + margin
+	width := max(right, left+max(legendW+2*charW, charW*utf8.RuneCountInString(h.Legend)), 400) + margin
 	height := bottom + axisH + legendH + margin
 
 	var b bytes.Buffer
@@ -130,11 +130,12 @@ func (h *HeatMap) WriteSVG(w io.Writer) error {
 	fmt.Fprintf(&b, `<text class="note" text-anchor="middle" transform="translate(%d %d) rotate(-90)">%s</text>`+"\n", margin+12, (top+bottom)/2, escape(h.YLabel))
 
 	y := bottom + axisH
+	text(&b, "note", "start", left, y+11, h.Legend)
+	y += 19
 	fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%d" height="12" fill="url(#ramp)"/>`+"\n", left, y, legendW)
 	for i, name := range []string{"0 %", "50 %", "100 %"} {
 		text(&b, "note small", "middle", left+legendW*i/2, y+26, name)
 	}
-	text(&b, "note", "start", left+legendW+22, y+11, h.Legend)
 	fmt.Fprint(&b, "</svg>\n")
 	_, err := w.Write(b.Bytes())
 	return err

@@ -488,20 +488,22 @@ func (v isa) penaliseTile() {
 			SUBQ(U32(vectors*v.lanes), count)
 		}
 	}
-	for _, vectors := range []int{4, 1} {
-		loop, narrower := label("strip"), label("narrower")
-		Label(loop)
-		CMPQ(count, U32(vectors*v.lanes))
-		JL(LabelRef(narrower))
-		strip(vectors, nil)
-		JMP(LabelRef(loop))
-		Label(narrower)
-	}
-	done := label("done")
-	TESTQ(count, count)
-	JZ(LabelRef(done))
-	strip(1, v.newTail(count))
-	Label(done)
+	v.holding([]string{"zero", "largest", "infinity", "negInfinity"}, func() {
+		for _, vectors := range []int{4, 1} {
+			loop, narrower := label("strip"), label("narrower")
+			Label(loop)
+			CMPQ(count, U32(vectors*v.lanes))
+			JL(LabelRef(narrower))
+			strip(vectors, nil)
+			JMP(LabelRef(loop))
+			Label(narrower)
+		}
+		done := label("done")
+		TESTQ(count, count)
+		JZ(LabelRef(done))
+		strip(1, v.newTail(count))
+		Label(done)
+	})
 	least = v.xor(least, "signBit")
 	x := v.reduceMax(least)
 	VXORPS(constants["signBit"], x, x)
@@ -518,7 +520,12 @@ func (v isa) expSumTile() {
 	rest := Load(Param("width"), GP64())
 	ANDQ(I32(v.lanes-1), rest)
 	last := v.newTail(rest)
+	v.holding(expConstants, func() { v.expSumRows(s, n, maxAt, sumAt, rest, last) })
+	end()
+}
 
+// expSumRows is the body of expSumTile; last is the tail of rest logits.
+func (v isa) expSumRows(s, n, maxAt, sumAt, rest Register, last *tail) {
 	row, loop, beyond, done := label("row"), label("loop"), label("rest"), label("sum")
 	Label(row)
 	max, sum := v.reg(), v.zero()
@@ -556,5 +563,4 @@ func (v isa) expSumTile() {
 	ADDQ(U32(4), sumAt)
 	DECQ(n)
 	JNZ(LabelRef(row))
-	end()
 }

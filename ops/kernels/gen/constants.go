@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"math"
 
 	. "github.com/mmcloughlin/avo/build"
@@ -12,8 +13,9 @@ var (
 	byteOrder Mem // 0, 4, 1, 5, 2, 6, 3, 7
 	wordMasks Mem // for AVX-512: word i has its i lowest bits set
 
-	// constants holds each constant sixteen times over, a whole register.
-	constants = make(map[string]Mem)
+	// constants holds each constant sixteen times over, a whole register; or a
+	// register, within holding.
+	constants = make(map[string]Op)
 )
 
 // numbers are the constants of the kernels; the plain Go of package kernels has
@@ -92,4 +94,25 @@ func defineConstants() {
 		}
 		constants[name] = m
 	}
+}
+
+// expConstants are the constants that exp uses.
+var expConstants = []string{
+	"expLow", "expHigh", "log2e", "ln2High", "ln2Low", "expC0", "expC1", "expC2", "expC3", "expC4", "expC5", "one",
+}
+
+// holding has AVX-512 keep constants in registers while body is emitted. The
+// linker aligns data to 32 bytes, so that half of its loads of 64 would straddle
+// two cache lines. AVX2 has no registers to spare, and no need.
+func (v isa) holding(names []string, body func()) {
+	if v.wide {
+		inMemory := maps.Clone(constants)
+		defer func() { constants = inMemory }()
+		for _, name := range names {
+			r := v.reg()
+			VBROADCASTSS(inMemory[name], r)
+			constants[name] = r
+		}
+	}
+	body()
 }

@@ -131,32 +131,34 @@ func (v isa) elementwise() {
 	Comment("s = exp(s-max), and the sum")
 	max := v.broadcast("max")
 	sum, none := v.zero(), v.zero()
-	v.each([]string{"s"}, func(at map[string]Mem, part *tail) {
-		s := v.load(f32, at["s"], part)
-		VSUBPS(max, s, s)
-		e := v.exp(s)
-		v.keep(e, none, part)
-		v.store(e, at["s"], part)
-		VADDPS(e, sum, sum)
+	v.holding(expConstants, func() {
+		v.each([]string{"s"}, func(at map[string]Mem, part *tail) {
+			s := v.load(f32, at["s"], part)
+			VSUBPS(max, s, s)
+			e := v.exp(s)
+			v.keep(e, none, part)
+			v.store(e, at["s"], part)
+			VADDPS(e, sum, sum)
+		})
 	})
 	Store(v.sum4([]VecVirtual{sum}), ReturnIndex(0))
 	end()
 
-	v.activation("silu", "y /= 1 + exp(-y)", func(x VecVirtual) VecVirtual {
+	v.activation("silu", "y /= 1 + exp(-y)", expConstants, func(x VecVirtual) VecVirtual {
 		e := v.exp(v.xor(x, "signBit"))
 		VADDPS(constants["one"], e, e)
 		VDIVPS(e, x, x)
 		return x
 	})
-	v.activation("sigmoid", "y = 1 / (1 + exp(-y))", func(x VecVirtual) VecVirtual {
+	v.activation("sigmoid", "y = 1 / (1 + exp(-y))", expConstants, func(x VecVirtual) VecVirtual {
 		e := v.exp(v.xor(x, "signBit"))
 		VADDPS(constants["one"], e, e)
 		VMOVUPS(constants["one"], x)
 		VDIVPS(e, x, x)
 		return x
 	})
-	v.activation("gelu", "y *= (1 + erf(y/sqrt(2))) / 2", v.gelu)
-	v.activation("geluTanh", "y /= 1 + exp(y*(A + B*y*y))", func(x VecVirtual) VecVirtual {
+	v.activation("gelu", "y *= (1 + erf(y/sqrt(2))) / 2", expConstants, v.gelu)
+	v.activation("geluTanh", "y /= 1 + exp(y*(A + B*y*y))", expConstants, func(x VecVirtual) VecVirtual {
 		u := v.reg()
 		VMULPS(x, x, u)
 		VMULPS(constants["geluB"], u, u)
@@ -167,19 +169,21 @@ func (v isa) elementwise() {
 		VDIVPS(e, x, x)
 		return x
 	})
-	v.activation("relu", "y = max(0, y)", func(x VecVirtual) VecVirtual {
+	v.activation("relu", "y = max(0, y)", nil, func(x VecVirtual) VecVirtual {
 		VMAXPS(x, v.zero(), x)
 		return x
 	})
-	v.activation("tanh", "y = tanh(y)", v.tanh)
+	v.activation("tanh", "y = tanh(y)", expConstants, v.tanh)
 }
 
-// activation emits a function applied in place.
-func (v isa) activation(name, comment string, f func(x VecVirtual) VecVirtual) {
+// activation emits a function applied in place, given the constants to hold.
+func (v isa) activation(name, comment string, used []string, f func(x VecVirtual) VecVirtual) {
 	v.text(name, "(y *float32, n int)")
 	Comment(comment)
-	v.each([]string{"y"}, func(at map[string]Mem, part *tail) {
-		v.store(f(v.load(f32, at["y"], part)), at["y"], part)
+	v.holding(used, func() {
+		v.each([]string{"y"}, func(at map[string]Mem, part *tail) {
+			v.store(f(v.load(f32, at["y"], part)), at["y"], part)
+		})
 	})
 	end()
 }
@@ -361,20 +365,22 @@ func (v isa) penalise() {
 	Comment("low = min(low, field); s -= slope*max(0, level-low); the largest penalty")
 	field, slope := v.broadcast("field"), v.broadcast("slope")
 	most, zero := v.zero(), v.zero()
-	v.each([]string{"s", "low", "level"}, func(at map[string]Mem, part *tail) {
-		low, level := v.load(f32, at["low"], part), v.load(f32, at["level"], part)
-		VMINPS(low, field, low)
-		v.store(low, at["low"], part)
-		penalty := v.penalty(low, level, slope)
-		v.blendWhere(penalty, zero, equal, level, "infinity") // an empty slot
-		v.keep(penalty, zero, part)
-		VMAXPS(most, penalty, most)
-		s := v.load(f32, at["s"], part)
-		VSUBPS(penalty, s, s)
-		empty := v.reg()
-		VMOVUPS(constants["negInfinity"], empty)
-		v.blendWhere(s, empty, equal, level, "infinity")
-		v.store(s, at["s"], part)
+	v.holding([]string{"zero", "largest", "infinity"}, func() {
+		v.each([]string{"s", "low", "level"}, func(at map[string]Mem, part *tail) {
+			low, level := v.load(f32, at["low"], part), v.load(f32, at["level"], part)
+			VMINPS(low, field, low)
+			v.store(low, at["low"], part)
+			penalty := v.penalty(low, level, slope)
+			v.blendWhere(penalty, zero, equal, level, "infinity") // an empty slot
+			v.keep(penalty, zero, part)
+			VMAXPS(most, penalty, most)
+			s := v.load(f32, at["s"], part)
+			VSUBPS(penalty, s, s)
+			empty := v.reg()
+			VMOVUPS(constants["negInfinity"], empty)
+			v.blendWhere(s, empty, equal, level, "infinity")
+			v.store(s, at["s"], part)
+		})
 	})
 	Store(v.reduceMax(most), ReturnIndex(0))
 	end()
