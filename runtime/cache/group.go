@@ -1,248 +1,350 @@
 package cache
 
 import (
+	"math"
+	"math/bits"
+
 	"github.com/firstpassage/fpa/ops/kernels"
 	"github.com/firstpassage/fpa/quant"
 )
 
-// Page holds PageSlots keys of a group. Exactly one of the F16 and F32 slices
-// is set, by the cache's type. A slot whose level is +Inf is empty.
-type Page struct {
-	K16, V16   []uint16  // [key head][slot][dim], F16
-	K32, V32   []float32 // [key head][slot][dim], F32
-	Level, Low []float32 // [field head][slot]
-}
-
 // Group is the cache of heads whose keys live and die together.
 type Group struct {
-	KeyHeads, FieldHeads, QueryHeads int // heads of this group; FieldHeads may be 0
-	keyDim, valueDim                 int
-	half                             bool // K and V are F16
+	store      // the keys that attention reads
+	queryHeads int
+	first      struct{ query, key, field int } // the group's first heads in its layer
+	heads      struct{ query, key, field int } // heads of the whole layer
 
-	pages []*Page
-	used  int   // slots [0,used) were filled at some time since the last release
-	free  []int // empty slots below used
-	live  int
+	scale  float32
+	slope  []float32 // [field head]
+	deadAt []float32 // [field head], a penalty from which a key weighs nothing in float32
 
-	pool   *pool
-	ledger *ledger // nil: nothing is dropped
+	ledger  *ledger // nil: no key is dropped safely
+	norms   *norms  // of the mode Measured
+	limit   int     // of the mode Budget: keys to keep at most; 0: no limit
+	dropped dropped // of the mode Budget
+	audit   *audit  // nil: dropped keys are gone
 
-	worst []float32 // [field head][page], the largest penalty of the page seen by the last Attend
+	lse []float64 // [query head], log of the softmax's denominator for the newest token
 }
 
-func newGroup(s Shape, pages *pool) *Group {
+func newGroup(s Shape, p Policy, pages *pool, layer, index int) *Group {
 	n := s.groupCount()
-	return &Group{
-		KeyHeads: s.KeyHeads / n, FieldHeads: s.FieldHeads / n, QueryHeads: s.QueryHeads / n,
-		keyDim: s.KeyDim, valueDim: s.ValueDim, half: s.Type == quant.F16, pool: pages,
+	g := &Group{scale: s.Scale, queryHeads: s.QueryHeads / n}
+	g.store = store{layout: pages.layout, pool: pages, clock: newClock(pages.layout.fieldHeads)}
+	g.heads.query, g.heads.key, g.heads.field = s.QueryHeads, s.KeyHeads, s.FieldHeads
+	g.first.query, g.first.key, g.first.field = index*g.queryHeads, index*g.keyHeads, index*g.fieldHeads
+	g.slope = s.Slope[layer*s.FieldHeads+g.first.field:][:g.fieldHeads]
+	g.lse = make([]float64, g.queryHeads)
+	bound := layer*s.QueryHeads + g.first.query
+	for f := range g.fieldHeads {
+		g.deadAt = append(g.deadAt, p.deadAt(bound, g.queryHeads, g.fieldHeads, f))
 	}
+	if g.softmax() {
+		return g
+	}
+	g.ledger = p.newLedger(bound, g.queryHeads)
+	if p.Mode == Measured && g.ledger != nil {
+		g.norms = &norms{query: make([]float64, g.queryHeads), key: make([]float64, g.keyHeads)}
+	}
+	if p.Audit {
+		g.audit = newAudit(&g.store)
+	}
+	return g
 }
 
-// slotBytes is the size of one key of the group: K, V, level and low.
-func (g *Group) slotBytes() int64 {
-	elem := int64(4)
-	if g.half {
-		elem = 2
+// softmax says whether some head of the group is plain softmax, which needs every
+// key for ever.
+func (g *Group) softmax() bool {
+	for _, s := range g.slope {
+		if s == 0 {
+			return true
+		}
 	}
-	return elem*int64(g.KeyHeads)*int64(g.keyDim+g.valueDim) + 8*int64(g.FieldHeads)
+	return g.fieldHeads == 0
 }
+
+// fieldHead is the field head of query head h of the group.
+func (g *Group) fieldHead(h int) int { return h * g.fieldHeads / g.queryHeads }
+
+// keyHead is the key head of query head h of the group.
+func (g *Group) keyHead(h int) int { return h * g.keyHeads / g.queryHeads }
 
 // Live is the number of keys held.
 func (g *Group) Live() int { return g.live }
 
-// Slots is the number of slots that Attend looks at, empty ones included.
-func (g *Group) Slots() int { return g.used }
+// Tokens is what a layer computed for n new tokens, one after the other, and
+// where the result of attention goes. Fields and levels are relative to a base
+// that may move before a token; see Walk.
+type Tokens struct {
+	N            int
+	Query        []float32 // [N, QueryHeads*KeyDim]
+	Key, Value   []float32 // [N, KeyHeads*KeyDim], [N, KeyHeads*ValueDim]
+	Field, Level []float32 // [N, FieldHeads]
+	Low          []float32 // [N, FieldHeads], of the key itself: +Inf, or its field for the inclusive interval
+	Moved        []float32 // [N, FieldHeads], how far the base moved before the token
+	Out          []float32 // [N, QueryHeads*ValueDim]
+}
 
-// Step takes in the field at a new position, one value a field head: the low of
-// every key held falls to it. Call it before Append for the same position.
-func (g *Group) Step(field []float32) {
-	for f, x := range field {
-		g.eachRun(func(p *Page, n int) { kernels.UpdateLow(p.Low[f*PageSlots:f*PageSlots+n], x) })
+// token is what belongs to a group of one token.
+type token struct {
+	query, key, value        []float32
+	field, level, low, moved []float32
+	out                      []float32
+}
+
+func (g *Group) token(x *Tokens, t int) token {
+	row := func(v []float32, heads, first, n, width int) []float32 {
+		at := (t*heads + first) * width
+		return v[at : at+n*width]
+	}
+	field := func(v []float32) []float32 { return row(v, g.heads.field, g.first.field, g.fieldHeads, 1) }
+	return token{
+		query: row(x.Query, g.heads.query, g.first.query, g.queryHeads, g.keyDim),
+		key:   row(x.Key, g.heads.key, g.first.key, g.keyHeads, g.keyDim),
+		value: row(x.Value, g.heads.key, g.first.key, g.keyHeads, g.valueDim),
+		field: field(x.Field), level: field(x.Level), low: field(x.Low), moved: field(x.Moved),
+		out: row(x.Out, g.heads.query, g.first.query, g.queryHeads, g.valueDim),
 	}
 }
 
-// Shift subtracts a number from the level and low of every key of a field head,
-// when the zero that its field is measured from moves. An empty slot stays empty.
-func (g *Group) Shift(f int, by float32) {
-	g.eachRun(func(p *Page, n int) {
-		kernels.Sub(p.Level[f*PageSlots:f*PageSlots+n], by)
-		kernels.Sub(p.Low[f*PageSlots:f*PageSlots+n], by)
-	})
-}
+// fewTokens is the number of tokens below which a block costs more than its
+// tokens one by one.
+const fewTokens = 4
 
-// eachRun calls f for each page with the number of its slots in use.
-func (g *Group) eachRun(f func(p *Page, n int)) {
-	for i, p := range g.pages {
-		f(p, min(PageSlots, g.used-i*PageSlots))
-	}
-}
-
-// Append stores a key: k [key head][KeyDim], v [key head][ValueDim], level and
-// low [field head]. They are rounded to the cache's type here, and read back
-// from it by Attend, so the result does not depend on how tokens are chunked.
-// low is +Inf for the exclusive interval and the field for the inclusive one.
-func (g *Group) Append(k, v, level, low []float32) {
-	slot := g.takeSlot()
-	p, s := g.pages[slot/PageSlots], slot%PageSlots
-	dk, dv := g.keyDim, g.valueDim
-	for h := range g.KeyHeads {
-		ko, vo := (h*PageSlots+s)*dk, (h*PageSlots+s)*dv
-		if g.half {
-			quant.EncodeF16(p.K16[ko:ko+dk], k[h*dk:(h+1)*dk])
-			quant.EncodeF16(p.V16[vo:vo+dv], v[h*dv:(h+1)*dv])
-		} else {
-			copy(p.K32[ko:ko+dk], k[h*dk:(h+1)*dk])
-			copy(p.V32[vo:vo+dv], v[h*dv:(h+1)*dv])
+// Feed takes new tokens in, attends from each of them to the keys before it and
+// its own, and drops keys by the policy. The scratch memory must not be used by
+// another goroutine at the same time.
+func (g *Group) Feed(x *Tokens, s *Scratch) {
+	for t := 0; t < x.N; {
+		n := 1
+		if g.audit == nil {
+			n = g.stretch(x, t)
 		}
-	}
-	for f := range g.FieldHeads {
-		p.Level[f*PageSlots+s] = level[f]
-		p.Low[f*PageSlots+s] = low[f]
-	}
-	g.live++
-}
-
-// takeSlot is an empty slot: one that was freed, or the next new one.
-func (g *Group) takeSlot() int {
-	if n := len(g.free); n > 0 {
-		slot := g.free[n-1]
-		g.free = g.free[:n-1]
-		return slot
-	}
-	if g.used == len(g.pages)*PageSlots {
-		g.pages = append(g.pages, g.pool.get(g.KeyHeads, g.FieldHeads))
-	}
-	g.used++
-	return g.used - 1
-}
-
-// Attend computes the output of query head h of the group for the newest
-// position: y [ValueDim] = sum over keys of softmax(scale*q.k - slope*penalty) v.
-// q is [KeyDim]; scores is scratch of at least Slots() elements.
-func (g *Group) Attend(h int, y, q []float32, scale, slope float32, scores []float32) {
-	kh := h * g.KeyHeads / g.QueryHeads
-	f := h * g.FieldHeads / g.QueryHeads
-	dk, dv := g.keyDim, g.valueDim
-	if need := g.FieldHeads * len(g.pages); len(g.worst) < need {
-		g.worst = make([]float32, need, 2*need)
-	}
-	scores = scores[:g.used]
-	for i, p := range g.pages {
-		s := scores[i*PageSlots : min((i+1)*PageSlots, g.used)]
-		if g.half {
-			kernels.KeyDotsF16(s, q, p.K16[kh*PageSlots*dk:(kh+1)*PageSlots*dk], dk, scale)
-		} else {
-			kernels.KeyDotsF32(s, q, p.K32[kh*PageSlots*dk:(kh+1)*PageSlots*dk], dk, scale)
-		}
-		if g.FieldHeads > 0 {
-			// Step has already lowered the lows to this position's field.
-			run := p.Low[f*PageSlots : f*PageSlots+len(s)]
-			g.worst[f*len(g.pages)+i] = kernels.Penalise(s, run, p.Level[f*PageSlots:f*PageSlots+len(s)], posInf, slope)
-		}
-	}
-	clear(y)
-	top := kernels.Max(scores)
-	if top == -posInf {
-		return // no key at all
-	}
-	sum := kernels.ExpSum(scores, top)
-	for i, p := range g.pages {
-		s := scores[i*PageSlots : min((i+1)*PageSlots, g.used)]
-		if g.half {
-			kernels.AccumulateF16(y, s, p.V16[kh*PageSlots*dv:(kh+1)*PageSlots*dv])
-		} else {
-			kernels.AccumulateF32(y, s, p.V32[kh*PageSlots*dv:(kh+1)*PageSlots*dv])
-		}
-	}
-	kernels.Scale(y, 1/sum)
-}
-
-// Evict drops the keys that the ledger proves dead for every later query. slope
-// is [field head]. Call it after Attend of every query head of the group.
-func (g *Group) Evict(slope []float32) {
-	if g.ledger == nil {
-		return
-	}
-	g.ledger.prepare(g.FieldHeads)
-	for i, p := range g.pages {
-		if !g.mayHoldDead(i) {
+		if n < fewTokens {
+			g.one(x, t, s)
+			t++
 			continue
 		}
-		for s := range min(PageSlots, g.used-i*PageSlots) {
-			if p.Level[s] != posInf && g.ledger.remove(p, s, slope) {
-				g.drop(p, i*PageSlots+s)
+		g.block(x, t, n, s)
+		t += n
+	}
+}
+
+// stretch is the number of tokens from t on, at most a page, over which no base
+// moves.
+func (g *Group) stretch(x *Tokens, t int) int {
+	n := 1
+	for n < PageSlots && t+n < x.N {
+		for _, by := range g.token(x, t+n).moved {
+			if by != 0 {
+				return n
 			}
 		}
-		g.ledger.prepare(g.FieldHeads)
+		n++
 	}
-	for len(g.free) >= 2*PageSlots {
-		g.releasePage()
+	return n
+}
+
+// one takes in a single token, by the recurrent form: every low falls to the
+// field, the key is appended, and each head attends to all keys.
+func (g *Group) one(x *Tokens, t int, s *Scratch) {
+	k := g.token(x, t)
+	g.clock.move(k.moved)
+	g.clock.pass(1, k.field)
+	g.add(&k)
+	s.scores = grow(s.scores, len(g.pages)*PageSlots)
+	for h := range g.queryHeads {
+		q, y := k.query[h*g.keyDim:(h+1)*g.keyDim], k.out[h*g.valueDim:(h+1)*g.valueDim]
+		top, sum := g.attend(&g.store, h, y, q, s)
+		if g.audit != nil {
+			g.audit.look(g, h, q, top, sum, s)
+		}
+		if sum > 0 {
+			kernels.Scale(y, 1/sum)
+		}
+		g.lse[h] = float64(top) + math.Log(float64(sum))
 	}
+	g.evict(&k, s)
+}
+
+// add appends a token's key.
+func (g *Group) add(k *token) {
+	p, slot := g.take()
+	g.put(p, slot, k.key, k.value)
+	for f := range g.fieldHeads {
+		p.level[f*PageSlots+slot], p.low[f*PageSlots+slot] = k.level[f], k.low[f]
+	}
+	if g.norms != nil {
+		g.norms.see(g, k)
+	}
+}
+
+// attend adds the values of all keys of a store, weighted by exp(logit - top), to
+// y for query head h, and returns top, the largest logit, and the sum of weights.
+// Without a key y is zero and top is -Inf. Pages that are dead are not looked at.
+func (g *Group) attend(keys *store, h int, y, q []float32, s *Scratch) (top, sum float32) {
+	kh, f := g.keyHead(h), g.fieldHead(h)
+	n := 0
+	s.pages = s.pages[:0]
+	for i, p := range keys.pages {
+		used := p.used()
+		if used == 0 || g.fieldHeads > 0 && p.dead[f] {
+			continue
+		}
+		run := s.scores[n : n+used]
+		g.dots(run, p, kh, q, g.scale)
+		if g.fieldHeads > 0 {
+			g.clock.rebase(p, f, used)
+			level, low := p.fields(f, used)
+			p.worst[f] = kernels.Penalise(run, low, level, g.clock.since(f, p.step[f]), g.slope[f])
+			p.step[f] = g.clock.step
+			if p.worst[f] >= g.deadAt[f] {
+				p.dead[f] = leastPenalty(level, low, g.slope[f]) >= g.deadAt[f]
+			}
+		}
+		n += used
+		s.pages = append(s.pages, i)
+	}
+	clear(y)
+	scores := s.scores[:n]
+	top = kernels.Max(scores)
+	if top == -posInf {
+		return top, 0
+	}
+	sum = kernels.ExpSum(scores, top)
+	for _, i := range s.pages {
+		p := keys.pages[i]
+		used := p.used()
+		g.accumulate(y, p, kh, scores[:used])
+		scores = scores[used:]
+	}
+	return top, sum
+}
+
+// leastPenalty is the smallest penalty of a key; +Inf without a key.
+func leastPenalty(level, low []float32, slope float32) float32 {
+	least := posInf
+	for j, l := range level {
+		if l != posInf {
+			least = min(least, penalty(l, low[j], slope))
+		}
+	}
+	return least
+}
+
+// penalty is what a key loses of its logit.
+func penalty(level, low, slope float32) float32 {
+	return slope * max(0, min(level-low, math.MaxFloat32))
+}
+
+// evict drops the keys that the ledger proves dead for every later query, then
+// those beyond the group's share of the memory, and gives pages back. k is the
+// newest token.
+func (g *Group) evict(k *token, s *Scratch) {
+	if g.ledger != nil {
+		if g.norms != nil {
+			g.norms.raise(g)
+		}
+		g.ledger.prepare(g.fieldHeads)
+		for i, p := range g.pages {
+			if p.live != 0 && g.mayHoldDead(p) {
+				g.evictPage(i, p)
+			}
+		}
+	}
+	if g.limit > 0 && g.live > g.limit {
+		g.trim(g.live-g.limit, k, s)
+	}
+	g.shrink()
+	if n := len(g.clock.low); n > 0 && g.clock.longest() > PageSlots+g.live {
+		g.settle()
+		if g.audit != nil {
+			g.audit.settle()
+		}
+		g.clock.forget()
+	}
+}
+
+// evictPage drops the dead keys of page i.
+func (g *Group) evictPage(i int, p *page) {
+	for live := p.live; live != 0; live &= live - 1 {
+		slot := bits.TrailingZeros64(live)
+		if g.ledger.remove(p, slot, g.slope) {
+			g.remove(i, slot)
+		}
+	}
+	g.ledger.prepare(g.fieldHeads)
 }
 
 // mayHoldDead says whether the largest penalties of a page reach the threshold
 // of every field head, without which no key of it can be removed.
-func (g *Group) mayHoldDead(page int) bool {
-	for f := range g.FieldHeads {
-		if g.worst[f*len(g.pages)+page] < g.ledger.threshold[f] {
+func (g *Group) mayHoldDead(p *page) bool {
+	for f := range g.fieldHeads {
+		if p.worst[f] < g.ledger.threshold[f] {
 			return false
 		}
 	}
 	return true
 }
 
-// drop empties a slot.
-func (g *Group) drop(p *Page, slot int) {
-	for f := range g.FieldHeads {
-		p.Level[f*PageSlots+slot%PageSlots] = posInf
+// remove drops a key; an audit keeps it aside.
+func (g *Group) remove(i, slot int) {
+	if g.audit != nil {
+		g.audit.adopt(g.pages[i], slot)
 	}
-	g.free = append(g.free, slot)
-	g.live--
+	g.drop(i, slot)
 }
 
-// releasePage moves the keys of the last page into empty slots of the others
-// and gives the page back. There are at least two pages' worth of empty slots,
-// so a page is moved only after as many keys died as it holds.
-func (g *Group) releasePage() {
-	last := len(g.pages) - 1
-	first := last * PageSlots
-	holes := g.free[:0]
-	for _, slot := range g.free {
-		if slot < first {
-			holes = append(holes, slot)
-		}
-	}
-	for s := range g.used - first {
-		if g.pages[last].Level[s] != posInf {
-			g.move(first+s, holes[len(holes)-1])
-			holes = holes[:len(holes)-1]
-		}
-	}
-	g.free = holes
-	g.pool.put(g.pages[last])
-	g.pages = g.pages[:last]
-	g.used = first
+// Scratch is the working memory of one goroutine.
+type Scratch struct {
+	scores     []float32 // logits of one query, or of a block against a page
+	pages      []int     // pages whose logits they are
+	block      blockScratch
+	candidates []candidate
 }
 
-// move copies a key from one slot to another.
-func (g *Group) move(from, to int) {
-	p, s := g.pages[from/PageSlots], from%PageSlots
-	q, t := g.pages[to/PageSlots], to%PageSlots
-	for h := range g.KeyHeads {
-		if g.half {
-			copyVector(q.K16, p.K16, h*PageSlots+t, h*PageSlots+s, g.keyDim)
-			copyVector(q.V16, p.V16, h*PageSlots+t, h*PageSlots+s, g.valueDim)
-		} else {
-			copyVector(q.K32, p.K32, h*PageSlots+t, h*PageSlots+s, g.keyDim)
-			copyVector(q.V32, p.V32, h*PageSlots+t, h*PageSlots+s, g.valueDim)
-		}
+func grow(v []float32, n int) []float32 {
+	if cap(v) < n {
+		v = make([]float32, n+n/4)
 	}
-	for f := range g.FieldHeads {
-		q.Level[f*PageSlots+t] = p.Level[f*PageSlots+s]
-		q.Low[f*PageSlots+t] = p.Low[f*PageSlots+s]
+	return v[:n]
+}
+
+// norms are the largest lengths of queries and keys seen so far, from which the
+// mode Measured takes its bounds.
+type norms struct {
+	query, key []float64 // [query head], [key head]
+}
+
+func (n *norms) see(g *Group, k *token) {
+	for h := range n.query {
+		n.query[h] = max(n.query[h], length(k.query[h*g.keyDim:(h+1)*g.keyDim]))
+	}
+	for h := range n.key {
+		n.key[h] = max(n.key[h], length(k.key[h*g.keyDim:(h+1)*g.keyDim]))
 	}
 }
 
-func copyVector[T uint16 | float32](dst, src []T, to, from, dim int) {
-	copy(dst[to*dim:(to+1)*dim], src[from*dim:(from+1)*dim])
+// raise lifts the ledger's bounds to what was seen.
+func (n *norms) raise(g *Group) {
+	for h, q := range n.query {
+		u := math.Abs(float64(g.scale)) * q * n.key[g.keyHead(h)]
+		g.ledger.raise(h, u*(1+rounding(g.typ, g.keyDim)))
+	}
+}
+
+func length(x []float32) float64 { return math.Sqrt(float64(kernels.Dot(x, x))) }
+
+// rounding is how much longer a key can get by being rounded to the cache's type
+// (half a unit in the last place, or half a step of max|k|/127 in each element),
+// and the arithmetic with it, relative to its length.
+func rounding(t quant.DType, dim int) float64 {
+	switch t {
+	case quant.F16:
+		return 0x1p-10
+	case quant.Q8_0:
+		return math.Sqrt(float64(dim))/254 + 1e-5
+	}
+	return 1e-5
 }

@@ -29,6 +29,16 @@ func newLedger(eps float64, bound []float32) *ledger {
 	return l
 }
 
+// raise lifts the bound of a query head to u, which was measured. What was spent
+// under the old bound counts as much more as the new one allows; it may exceed
+// eps, and then no key goes until the end.
+func (l *ledger) raise(head int, u float64) {
+	if u > l.bound[head] {
+		l.spent[head] *= math.Exp(2 * (u - l.bound[head]))
+		l.bound[head] = u
+	}
+}
+
 // share is the largest weight that the next removed key of a head may have.
 func (l *ledger) share(head int) float64 {
 	c := l.eps * (1 - 0.5/(1+math.Log1p(l.removed)))
@@ -47,16 +57,19 @@ func (l *ledger) prepare(fieldHeads int) {
 	}
 	for h := range l.bound {
 		f := h * fieldHeads / len(l.bound)
-		t := 2*l.bound[h] - math.Log(l.share(h))
+		t := math.Inf(1)
+		if s := l.share(h); s > 0 {
+			t = 2*l.bound[h] - math.Log(s)
+		}
 		l.threshold[f] = max(l.threshold[f], float32(t*(1-1e-6)))
 	}
 }
 
 // remove says whether the key at slot s may go, and charges it if so.
-func (l *ledger) remove(p *Page, s int, slope []float32) bool {
+func (l *ledger) remove(p *page, s int, slope []float32) bool {
 	fieldHeads := len(slope)
 	for h := range l.bound {
-		if l.weight(p, s, slope, h, fieldHeads) > l.share(h) {
+		if !(l.weight(p, s, slope, h, fieldHeads) <= l.share(h)) {
 			return false
 		}
 	}
@@ -69,9 +82,9 @@ func (l *ledger) remove(p *Page, s int, slope []float32) bool {
 
 // weight bounds the weight of a key for query head h. Level and low are rounded
 // to float32; the fall between them is lowered by what that can amount to.
-func (l *ledger) weight(p *Page, s int, slope []float32, h, fieldHeads int) float64 {
+func (l *ledger) weight(p *page, s int, slope []float32, h, fieldHeads int) float64 {
 	f := h * fieldHeads / len(l.bound)
-	level, low := float64(p.Level[f*PageSlots+s]), float64(p.Low[f*PageSlots+s])
+	level, low := float64(p.level[f*PageSlots+s]), float64(p.low[f*PageSlots+s])
 	fall := level - low - (math.Abs(level)+math.Abs(low))*0x1p-22
 	if !(fall > 0) { // also a low of +Inf: no field has passed yet
 		return math.Exp(2 * l.bound[h])

@@ -65,8 +65,12 @@ func (e *Engine) Close() { e.pool.close() }
 
 // CacheShape is the geometry of the cache of a model, with K and V of type t.
 func CacheShape(m *model.Model, t quant.DType) cache.Shape {
-	return cache.Shape{
+	s := cache.Shape{
 		Layers: m.Blocks, QueryHeads: m.Heads, KeyHeads: m.KVHeads, FieldHeads: m.FieldHeads,
-		KeyDim: m.KeyDim, ValueDim: m.ValDim, Type: t,
+		KeyDim: m.KeyDim, ValueDim: m.ValDim, Type: t, Scale: m.Scale,
 	}
+	for i := range m.Layers {
+		s.Slope = append(s.Slope, m.Layers[i].Slope...)
+	}
+	return s
 }

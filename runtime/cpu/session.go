@@ -21,6 +21,8 @@ type Session struct {
 	lastV [][]float32
 	buf   buffers
 	probe *probe // nil: nobody looks
+
+	scratch []cache.Scratch // [thread]
 }
 
 // probe is what SetProbe asked for.
@@ -33,26 +35,26 @@ type probe struct {
 // buffers hold the activations of a chunk of n tokens; the comments give the
 // row of one token.
 type buffers struct {
-	x, h, proj     []float32   // [D]
-	q              []float32   // [H*d]
-	k, v           []float32   // [Hkv*d], [Hkv*dv]
-	kRaw, vRaw     []float32   // before the shift
-	kMix, vMix     []float32   // [Hkv], the shift's mix
-	field, level   []float32   // [Hf], relative to the walk's base
-	low            []float32   // [Hf], of the key itself
-	moved          []float32   // [Hf], how far the base moved at this token
-	out, gate      []float32   // [H*dv]
-	ffnGate, ffnUp []float32   // [F]
-	logits         []float32   // [V], of up to logitRows tokens
-	scores         [][]float32 // [thread][slots]
+	x, h, proj     []float32 // [D]
+	q              []float32 // [H*d]
+	k, v           []float32 // [Hkv*d], [Hkv*dv]
+	kRaw, vRaw     []float32 // before the shift
+	kMix, vMix     []float32 // [Hkv], the shift's mix
+	field, level   []float32 // [Hf], relative to the walk's base
+	low            []float32 // [Hf], of the key itself; overwritten by attention
+	moved          []float32 // [Hf], how far the base moved at this token
+	out, gate      []float32 // [H*dv]
+	ffnGate, ffnUp []float32 // [F]
+	logits         []float32 // [V], of up to logitRows tokens
 }
 
 // NewSession starts an empty sequence with a cache of the given type and policy.
 func (e *Engine) NewSession(t quant.DType, p cache.Policy) (engine.Session, error) {
 	m := e.model
-	if p.Bound == nil && m.Evictable() {
+	if p.Bound == nil {
 		p.Bound = m.LogitBound
 	}
+	p.SelfPenalised = m.SelfPenalised()
 	c, err := cache.New(CacheShape(m, t), p)
 	if err != nil {
 		return nil, err
@@ -65,7 +67,7 @@ func (e *Engine) NewSession(t quant.DType, p cache.Policy) (engine.Session, erro
 		s.lastK = append(s.lastK, make([]float32, m.KVHeads*m.KeyDim))
 		s.lastV = append(s.lastV, make([]float32, m.KVHeads*m.ValDim))
 	}
-	s.buf.scores = make([][]float32, e.pool.size())
+	s.scratch = make([]cache.Scratch, e.pool.size())
 	return s, nil
 }
 
@@ -128,6 +130,7 @@ func (s *Session) feedChunk(ids []int32, want func(int) bool, each func(int, []f
 	m, n := s.e.model, len(ids)
 	first := s.Len()
 	s.resize(n)
+	s.cache.Begin(n)
 	if err := s.embed(ids); err != nil {
 		return err
 	}
@@ -340,8 +343,11 @@ func (s *Session) attention(i, n, first int) {
 	s.fields(i, n)
 
 	groups := s.cache.Groups(i)
-	s.parallel(len(groups), n*m.Heads*m.KeyDim*(groups[0].Slots()+n), func(worker, g int) {
-		s.attendGroup(groups[g], g, n, l.Slope, worker)
+	tokens := cache.Tokens{
+		N: n, Query: b.q, Key: b.k, Value: b.v, Field: b.field, Level: b.level, Low: b.low, Moved: b.moved, Out: b.out,
+	}
+	s.parallel(len(groups), n*m.Heads*m.KeyDim*(groups[0].Live()+n), func(worker, g int) {
+		groups[g].Feed(&tokens, &s.scratch[worker])
 	})
 
 	if m.OutputNorm || m.OutputGate != model.GateNone {
@@ -449,43 +455,6 @@ func activation(a model.Activation) func(float64) float64 {
 		return func(x float64) float64 { return -softplus(x) }
 	}
 	return func(x float64) float64 { return x }
-}
-
-// attendGroup runs a chunk through one group of heads in the recurrent form:
-// each token lowers the lows, is appended, is attended from, and may let dead
-// keys go. So the result is the same for every chunking.
-func (s *Session) attendGroup(g *cache.Group, index, n int, slope []float32, worker int) {
-	m, b := s.e.model, &s.buf
-	if need := g.Slots() + n; cap(b.scores[worker]) < need {
-		b.scores[worker] = make([]float32, need+need/4)
-	}
-	scores := b.scores[worker][:cap(b.scores[worker])]
-	dk, dv := m.KeyDim, m.ValDim
-	var groupSlope []float32
-	if g.FieldHeads > 0 {
-		groupSlope = slope[index*g.FieldHeads : (index+1)*g.FieldHeads]
-	}
-	for t := range n {
-		f := t*m.FieldHeads + index*g.FieldHeads
-		field, moved := b.field[f:f+g.FieldHeads], b.moved[f:f+g.FieldHeads]
-		for h, by := range moved {
-			if by != 0 {
-				g.Shift(h, by)
-			}
-		}
-		g.Step(field)
-		kv := t*m.KVHeads + index*g.KeyHeads
-		g.Append(b.k[kv*dk:(kv+g.KeyHeads)*dk], b.v[kv*dv:(kv+g.KeyHeads)*dv], b.level[f:f+g.FieldHeads], b.low[f:f+g.FieldHeads])
-		for h := range g.QueryHeads {
-			q := t*m.Heads + index*g.QueryHeads + h
-			var sl float32
-			if g.FieldHeads > 0 {
-				sl = groupSlope[h*g.FieldHeads/g.QueryHeads]
-			}
-			g.Attend(h, b.out[q*dv:(q+1)*dv], b.q[q*dk:(q+1)*dk], m.Scale, sl, scores)
-		}
-		g.Evict(groupSlope)
-	}
 }
 
 // finish applies the output norm and the output gate to one token.

@@ -222,10 +222,16 @@ func (c *Config) KeepsAll() string {
 		return "its heads are plain softmax"
 	case c.LogitBound == nil:
 		return "it has no QK-norm, so no bound on its logits is proved"
-	case c.Interval == Inclusive && c.Level != LevelTied:
+	case c.SelfPenalised():
 		return "with the inclusive interval a query may see itself with a penalty"
 	}
 	return ""
+}
+
+// SelfPenalised says whether a query may see its own key with a penalty, so that
+// the rule of safe eviction does not hold.
+func (c *Config) SelfPenalised() bool {
+	return c.Field != FieldNone && c.Interval == Inclusive && c.Level != LevelTied
 }
 
 func bad(where, msg string, args ...any) error {

@@ -1,0 +1,95 @@
+package cache
+
+import "math/bits"
+
+// store holds keys in pages. A new key takes the lowest empty slot, so the pages
+// at the end run empty by themselves and are given back.
+type store struct {
+	layout
+	pool  *pool
+	clock *clock
+	pages []*page
+	live  int // keys held
+	hint  int // no page before it has an empty slot
+}
+
+// empty is the number of empty slots.
+func (s *store) empty() int { return len(s.pages)*PageSlots - s.live }
+
+// take finds an empty slot and brings its page up to date, so that the key put
+// there sees only the fields to come.
+func (s *store) take() (p *page, slot int) {
+	for s.hint < len(s.pages) && s.pages[s.hint].live == ^uint64(0) {
+		s.hint++
+	}
+	if s.hint == len(s.pages) {
+		s.pages = append(s.pages, s.pool.get())
+	}
+	p = s.pages[s.hint]
+	s.clock.settle(p)
+	clear(p.dead)
+	slot = bits.TrailingZeros64(^p.live)
+	// What lies between the last key and this one is empty.
+	for n := p.used(); n < slot; n++ {
+		s.void(p, n)
+	}
+	p.live |= 1 << slot
+	s.live++
+	return p, slot
+}
+
+// void marks a slot as empty.
+func (s *store) void(p *page, slot int) {
+	for f := range s.fieldHeads {
+		p.level[f*PageSlots+slot] = posInf
+	}
+}
+
+// drop empties slot of page i.
+func (s *store) drop(i, slot int) {
+	p := s.pages[i]
+	s.void(p, slot)
+	p.live &^= 1 << slot
+	s.live--
+	s.hint = min(s.hint, i)
+}
+
+// shrink gives pages back: those at the end that are empty, and, while two pages'
+// worth of slots is empty, the last one after its keys were moved. So a key is
+// moved only after many others died.
+func (s *store) shrink() {
+	for len(s.pages) > 0 {
+		last := len(s.pages) - 1
+		p := s.pages[last]
+		if p.live != 0 {
+			if s.empty() < 2*PageSlots {
+				return
+			}
+			s.moveAway(last)
+		}
+		s.pages[last] = nil
+		s.pages = s.pages[:last]
+		s.hint = min(s.hint, last)
+		s.pool.put(p)
+	}
+}
+
+// moveAway moves the keys of the last page into empty slots of the others.
+func (s *store) moveAway(last int) {
+	p := s.pages[last]
+	s.clock.settle(p)
+	for live := p.live; live != 0; live &= live - 1 {
+		slot := bits.TrailingZeros64(live)
+		to, t := s.take() // a page before, which has a slot
+		s.copySlot(to, t, p, slot)
+		p.live &^= 1 << slot
+		s.live--
+	}
+}
+
+// settle brings every page up to date and forgets the fields until now.
+func (s *store) settle() {
+	for _, p := range s.pages {
+		s.clock.settle(p)
+	}
+}
