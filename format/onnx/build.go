@@ -53,11 +53,11 @@ func FloatAttr(name string, v float32) *Attribute {
 	return &Attribute{Name: name, Kind: KindFloat, Value: v}
 }
 
-// Int is an attribute of one integer.
-func Int(name string, v int64) *Attribute { return &Attribute{Name: name, Kind: KindInt, Value: v} }
+// IntAttr is an attribute of one integer.
+func IntAttr(name string, v int64) *Attribute { return &Attribute{Name: name, Kind: KindInt, Value: v} }
 
-// Ints is an attribute of integers.
-func Ints(name string, v ...int64) *Attribute {
+// IntsAttr is an attribute of integers.
+func IntsAttr(name string, v ...int64) *Attribute {
 	return &Attribute{Name: name, Kind: KindInts, Value: v}
 }
 
@@ -66,8 +66,8 @@ func FloatsAttr(name string, v ...float32) *Attribute {
 	return &Attribute{Name: name, Kind: KindFloats, Value: v}
 }
 
-// Str is an attribute of one string.
-func Str(name, v string) *Attribute { return &Attribute{Name: name, Kind: KindString, Value: v} }
+// StringAttr is an attribute of one string.
+func StringAttr(name, v string) *Attribute { return &Attribute{Name: name, Kind: KindString, Value: v} }
 
 // TensorAttr is an attribute of one tensor.
 func TensorAttr(name string, t *Tensor) *Attribute {
@@ -75,7 +75,7 @@ func TensorAttr(name string, t *Tensor) *Attribute {
 }
 
 // To is the attribute "to" of Cast.
-func To(t DataType) *Attribute { return Int("to", int64(t)) }
+func To(t DataType) *Attribute { return IntAttr("to", int64(t)) }
 
 // Ref is an attribute whose value is that of attribute of of the function
 // around it.
@@ -92,7 +92,7 @@ func Body(name string, b *Builder) *Attribute {
 //
 //	b := onnx.NewGraph("main")
 //	x := b.Input("x", onnx.TensorOf(onnx.Float, "n"))
-//	y := b.Op("Softmax", x, onnx.Int("axis", -1))
+//	y := b.Op("Softmax", x, onnx.IntAttr("axis", -1))
 //
 // Every value gets a name of its own: the operator's and a number, after the
 // present scope. Names that the caller chooses (Input, Initializer, As) stay as
@@ -262,9 +262,9 @@ func sameConstant(a, b *Tensor) bool {
 		a.External == nil && b.External == nil && bytes.Equal(a.Raw, b.Raw) && slices.Equal(a.Strings, b.Strings)
 }
 
-// Scalar is a constant without dimensions, by the function Scalar.
+// Scalar is a constant without dimensions, made by ScalarTensor.
 func (b *Builder) Scalar(t DataType, v float64) Value {
-	tensor, err := Scalar("", t, v)
+	tensor, err := ScalarTensor("", t, v)
 	if err != nil {
 		b.fail("%w", err)
 		return None
@@ -273,10 +273,10 @@ func (b *Builder) Scalar(t DataType, v float64) Value {
 }
 
 // Int64s is a one-dimensional constant, such as axes or a shape.
-func (b *Builder) Int64s(values ...int64) Value { return b.Const(Int64s("", values)) }
+func (b *Builder) Int64s(values ...int64) Value { return b.Const(Int64Tensor("", values)) }
 
 // Floats is a one-dimensional Float constant.
-func (b *Builder) Floats(values ...float32) Value { return b.Const(Floats("", values)) }
+func (b *Builder) Floats(values ...float32) Value { return b.Const(FloatTensor("", values)) }
 
 // Op adds a node with one output and gives that. The operator is a name of
 // the standard, or domain::name. Inputs and attributes follow in any order.

@@ -14,7 +14,7 @@ import (
 func Example() {
 	b := onnx.NewGraph("main")
 	x := b.Input("x", onnx.TensorOf(onnx.Float, "batch", 2))
-	w := b.Initializer(onnx.Floats("w", []float32{1, 2, 3, 4, 5, 6}, 2, 3))
+	w := b.Initializer(onnx.FloatTensor("w", []float32{1, 2, 3, 4, 5, 6}, 2, 3))
 	y := b.Op("MatMul", x, w)
 	y = b.Op("Add", y, b.Scalar(onnx.Float, 0.5), onnx.As("y"))
 	b.Output(y, onnx.TensorOf(onnx.Float, "batch", 3))
@@ -74,7 +74,7 @@ func ExampleBuilder_Sub() {
 	step.Output(next, nil)
 	step.Output(step.Op("Mul", next, factor), nil)
 
-	out := b.Ops(2, "Scan", start, x, onnx.Body("body", step), onnx.Int("num_scan_inputs", 1))
+	out := b.Ops(2, "Scan", start, x, onnx.Body("body", step), onnx.IntAttr("num_scan_inputs", 1))
 	b.Output(out[0], onnx.TensorOf(onnx.Float, "width"))
 	b.Output(out[1], onnx.TensorOf(onnx.Float, "time", "width"))
 	g, err := b.Graph()
@@ -93,7 +93,7 @@ func ExampleNewFunction() {
 	x := f.Input("x", nil)
 	f.Attribute("scale")
 	scale := f.Op("Constant", onnx.Ref("value_float", "scale", onnx.KindFloat))
-	f.Output(f.Op("Softmax", f.Op("Mul", x, scale), onnx.Int("axis", -1)), nil)
+	f.Output(f.Op("Softmax", f.Op("Mul", x, scale), onnx.IntAttr("axis", -1)), nil)
 	function, err := f.Function(onnx.Opset{Version: 17})
 	if err != nil {
 		log.Fatal(err)

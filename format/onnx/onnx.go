@@ -28,7 +28,7 @@
 //	b := onnx.NewGraph("main")
 //	x := b.Input("x", onnx.TensorOf(onnx.Float, "batch", 4))
 //	w := b.Initializer(&onnx.Tensor{Name: "w", Type: onnx.Float, Dims: []int64{4, 2}, Source: stream})
-//	y := b.Op("Softmax", b.Op("MatMul", x, w), onnx.Int("axis", -1), onnx.As("y"))
+//	y := b.Op("Softmax", b.Op("MatMul", x, w), onnx.IntAttr("axis", -1), onnx.As("y"))
 //	b.Output(y, onnx.TensorOf(onnx.Float, "batch", 2))
 //	g, err := b.Graph()
 //	m := &onnx.Model{IRVersion: 8, Opsets: []onnx.Opset{{Version: 17}}, Graph: g}

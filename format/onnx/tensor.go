@@ -172,8 +172,8 @@ func (t *Tensor) Int64s() ([]int64, error) {
 	return out, nil
 }
 
-// Floats is a Float tensor of the values; without dims it has one dimension.
-func Floats(name string, values []float32, dims ...int64) *Tensor {
+// FloatTensor is a Float tensor of the values; without dims it has one dimension.
+func FloatTensor(name string, values []float32, dims ...int64) *Tensor {
 	raw := make([]byte, 0, 4*len(values))
 	for _, v := range values {
 		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
@@ -181,8 +181,8 @@ func Floats(name string, values []float32, dims ...int64) *Tensor {
 	return &Tensor{Name: name, Type: Float, Dims: orLength(dims, len(values)), Raw: raw}
 }
 
-// Int64s is an Int64 tensor of the values; without dims it has one dimension.
-func Int64s(name string, values []int64, dims ...int64) *Tensor {
+// Int64Tensor is an Int64 tensor of the values; without dims it has one dimension.
+func Int64Tensor(name string, values []int64, dims ...int64) *Tensor {
 	raw := make([]byte, 0, 8*len(values))
 	for _, v := range values {
 		raw = binary.LittleEndian.AppendUint64(raw, uint64(v))
@@ -197,10 +197,10 @@ func orLength(dims []int64, n int) []int64 {
 	return dims
 }
 
-// Scalar is a tensor without dimensions, of one of the float types F16, BF16,
+// ScalarTensor is a tensor without dimensions, of one of the float types F16, BF16,
 // F32 and F64, an integer type of a byte or more, or Bool (0 or 1). It fails
 // when the type is another or an integer cannot hold v exactly.
-func Scalar(name string, t DataType, v float64) (*Tensor, error) {
+func ScalarTensor(name string, t DataType, v float64) (*Tensor, error) {
 	raw, err := encodeScalar(t, v)
 	if err != nil {
 		return nil, fmt.Errorf("onnx: %s: %w", tensorPlace(name), err)
