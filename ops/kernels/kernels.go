@@ -7,9 +7,9 @@
 //
 // Every kernel runs on the calling goroutine and allocates nothing (a [Scratch]
 // grows once to the size its matrices need); threads are the caller's business.
-// All arithmetic is float32 with float32 sums kept in several lanes. The order
-// of a sum depends on its length and on the instruction set alone: not on
-// alignment, nor on how the caller splits rows among threads.
+// All arithmetic is float32 with float32 sums kept in several lanes ([MulAdd]: in
+// one). The order of a sum depends on its length and on the instruction set
+// alone: not on alignment, nor on how the caller splits rows among threads.
 //
 // Slices named in one call must agree in length as documented; a slice that is
 // too short panics, as an index out of range does.
