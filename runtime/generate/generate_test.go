@@ -3,6 +3,7 @@ package generate
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"strings"
 	"testing"
