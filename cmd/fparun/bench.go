@@ -22,6 +22,7 @@ import (
 	"github.com/firstpassage/fpa/cmd/internal/cli"
 	"github.com/firstpassage/fpa/runtime/cache"
 	"github.com/firstpassage/fpa/runtime/engine"
+	"github.com/firstpassage/fpa/runtime/tokenizer"
 )
 
 // benchFlags are the flags of bench.
@@ -29,6 +30,7 @@ type benchFlags struct {
 	engineFlags
 	prefill, decode, depths []int
 	repeat                  int
+	text                    string
 	output                  string
 	json                    bool
 }
@@ -39,9 +41,10 @@ func newBench() *cobra.Command {
 		Use:   "bench -m MODEL",
 		Short: "Measure prefill and decode at several depths",
 		Long: `bench measures how many tokens a second the model takes in (pp, prefill, --batch at
-a time) and gives out (tg, decode, one by one) on random tokens, after a warm-up, as
-mean and standard deviation of several runs. A depth is the number of tokens fed
-before the measurement.
+a time) and gives out (tg, decode, one by one), after a warm-up, as mean and standard
+deviation of several runs. A depth is the number of tokens fed before the
+measurement. The tokens are random, which is not what a trained model's fields
+expect: with --file they are those of a text, over and over.
 
 Filling a deep cache takes long, so it is not done for every run: the runs at one
 depth follow each other in one cache, run i (from 0) beginning at depth + i * tokens,
@@ -54,11 +57,11 @@ of all heads and layers; "kept" is what the cache holds of the bytes of one that
 drops nothing. "memory" is the largest resident size of the process so far, the
 mapped weights included.`,
 		Example: `  fparun bench -m passkey.gguf -p 512 -n 128 -d 0,4096
-  fparun bench -m passkey.gguf -p 8192,65536 -n 0 -r 1     the speed of whole prompts
-  fparun bench -m passkey.gguf -p 0 -n 64 -d 1000,65536    one fill of 65,536 tokens in all`,
+  fparun bench -m passkey.gguf -f prompt.txt -p 8192,65536 -n 0 -r 1     the speed of whole prompts
+  fparun bench -m passkey.gguf -f prompt.txt -p 0 -n 64 -d 1000,65536    one fill of 65,536 tokens in all`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return runBench(c.Context(), c.OutOrStdout(), &f)
+			return runBench(c.Context(), c.InOrStdin(), c.OutOrStdout(), &f)
 		},
 	}
 	fl := c.Flags()
@@ -67,6 +70,7 @@ mapped weights included.`,
 	fl.IntSliceVarP(&f.decode, "n-gen", "n", []int{128}, "tokens of a decode; 0: none")
 	fl.IntSliceVarP(&f.depths, "depth", "d", []int{0}, "depths, such as 0,4096; they are measured in ascending order")
 	fl.IntVarP(&f.repeat, "repetitions", "r", 5, "runs of each measurement")
+	fl.StringVarP(&f.text, "file", "f", "", "feed the tokens of this text `file`, again and again, in place of random ones; - is stdin")
 	fl.StringVarP(&f.output, "output", "o", "md", "form of the table: md, json")
 	fl.BoolVar(&f.json, "json", false, "the same as -o json")
 	return c
@@ -83,7 +87,8 @@ type benchTest struct {
 type measurement struct {
 	Model   string    `json:"model"`
 	Threads int       `json:"threads"`
-	Cache   string    `json:"cache"` // mode and type
+	Cache   string    `json:"cache"`          // mode and type
+	Text    string    `json:"text,omitempty"` // the file of --file
 	Test    string    `json:"test"`
 	Depth   int       `json:"depth"`
 	Starts  []int     `json:"starts"` // tokens fed before each run
@@ -171,16 +176,15 @@ func (f *benchFlags) tests() []benchTest {
 	return out
 }
 
-func runBench(ctx context.Context, w io.Writer, f *benchFlags) error {
+func runBench(ctx context.Context, stdin io.Reader, w io.Writer, f *benchFlags) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	r, err := f.open()
-	if err != nil {
+	b := &bench{f: f, progress: cli.NewProgress(false)}
+	if err := b.open(stdin); err != nil {
 		return err
 	}
-	defer r.close()
-	b := &bench{f: f, r: r, progress: cli.NewProgress(false)}
+	defer b.r.close()
 	if err := b.warmUp(); err != nil {
 		return err
 	}
@@ -206,7 +210,35 @@ type bench struct {
 	r        *running
 	progress *cli.Progress
 	session  engine.Session
-	rng      *rand.Rand // of the tokens that the session gets
+	text     []int32    // what every session is fed, again and again; empty: random tokens
+	rng      *rand.Rand // of the random tokens
+}
+
+// open opens the model and the text.
+func (b *bench) open(stdin io.Reader) (err error) {
+	if b.f.text == "" {
+		b.r, err = b.f.open()
+		return err
+	}
+	in := textFlags{file: b.f.text, given: func() bool { return false }}
+	text, err := in.read(stdin)
+	if err != nil {
+		return err
+	}
+	r, t, err := b.f.openText()
+	if err != nil {
+		return err
+	}
+	b.text, err = t.Encode(text, tokenizer.EncodeOptions{AddSpecial: true, ParseSpecial: true})
+	if err == nil && (text == "" || len(b.text) == 0) { // a token that begins every text is no text
+		err = errors.New(b.f.text + ": the text is empty")
+	}
+	if err != nil {
+		r.close()
+		return err
+	}
+	b.r = r
+	return nil
 }
 
 // model is the name that the table shows: the file's, without what would end a cell
@@ -257,10 +289,15 @@ func (b *bench) warmUp() error {
 	return nil
 }
 
+// tokens are the next n tokens for the session.
 func (b *bench) tokens(n int) []int32 {
 	ids := make([]int32, n)
 	for i := range ids {
-		ids[i] = int32(b.rng.IntN(b.r.model.VocabSize))
+		if len(b.text) > 0 {
+			ids[i] = b.text[(b.session.Len()+i)%len(b.text)]
+		} else {
+			ids[i] = int32(b.rng.IntN(b.r.model.VocabSize))
+		}
 	}
 	return ids
 }
@@ -274,7 +311,7 @@ func none(int) bool { return false }
 func (b *bench) measure(ctx context.Context, test benchTest, depth int) (measurement, error) {
 	m := measurement{
 		Model: b.model(), Threads: b.r.engine.Threads(), Cache: b.f.mode + " " + strings.ToLower(b.f.typ),
-		Test: test.name, Depth: depth,
+		Text: b.f.text, Test: test.name, Depth: depth,
 	}
 	anew := depth <= test.tokens // filling costs less than the runs themselves
 	for i := range b.f.repeat {
@@ -310,7 +347,7 @@ func (b *bench) measure(ctx context.Context, test benchTest, depth int) (measure
 	return m, nil
 }
 
-// feed feeds n random tokens, step at a time, and says how long it took. With
+// feed feeds n tokens, step at a time, and says how long it took. With
 // logits set each decoded token's logits are computed, and those of the last token
 // of a prefill.
 func (b *bench) feed(ctx context.Context, stage string, n, step int, logits bool) (time.Duration, error) {

@@ -87,6 +87,22 @@ func TestBenchLive(t *testing.T) {
 	}
 }
 
+// TestBenchText feeds a text in place of random tokens, whose keys the model drops
+// sooner; a text shorter than the depth is repeated.
+func TestBenchText(t *testing.T) {
+	const prompt = passkey + "/prompt-1x.txt"
+	m := benchJSON(t, "-p", "0", "-n", "1", "-d", "500", "-r", "1", "-f", prompt)[0]
+	random := benchJSON(t, "-p", "0", "-n", "1", "-d", "500", "-r", "1")[0]
+	if m.Text != prompt || m.Kept > random.Kept/2 {
+		t.Errorf("of the text %s %g of the cache is kept, of random tokens %g", m.Text, m.Kept, random.Kept)
+	}
+	// In one piece, or reached in two, it is the same text.
+	b := benchJSON(t, "-p", "0", "-n", "1", "-d", "100,500", "-r", "1", "-f", prompt)[1]
+	if b.Fill.Tokens != 399 || b.LiveKeys != m.LiveKeys || b.BytesLive != m.BytesLive {
+		t.Errorf("reached by a fill of %d: %+v, at once: %+v", b.Fill.Tokens, b.LiveKeys, m.LiveKeys)
+	}
+}
+
 // TestBenchTable checks that every row of the table has the cells of its head.
 func TestBenchTable(t *testing.T) {
 	out, _ := mustRun(t, "bench", "-m", passkey, "-p", "20", "-n", "3", "-d", "0,30", "-r", "1")
@@ -127,13 +143,13 @@ func TestBenchInterrupted(t *testing.T) {
 		return out.Write(b)
 	})
 	f.output = "md"
-	if err := runBench(ctx, w, f); !errors.Is(err, context.Canceled) || strings.Count(out.String(), "pp16") != 1 {
+	if err := runBench(ctx, strings.NewReader(""), w, f); !errors.Is(err, context.Canceled) || strings.Count(out.String(), "pp16") != 1 {
 		t.Errorf("error %v, %s", err, out.String())
 	}
 	out.Reset()
 	f.output = "json"
 	var list []measurement
-	if err := runBench(ctx, &out, f); !errors.Is(err, context.Canceled) || json.Unmarshal(out.Bytes(), &list) != nil || len(list) != 0 {
+	if err := runBench(ctx, strings.NewReader(""), &out, f); !errors.Is(err, context.Canceled) || json.Unmarshal(out.Bytes(), &list) != nil || len(list) != 0 {
 		t.Errorf("error %v, %s", err, out.String())
 	}
 }
@@ -157,4 +173,6 @@ func TestBenchRefusals(t *testing.T) {
 	} {
 		mustFail(t, 2, c.says, append([]string{"bench", "-m", passkey}, c.args...)...)
 	}
+	mustFail(t, 1, "no such file", "bench", "-m", passkey, "-f", "missing.txt")
+	mustFail(t, 1, "is empty", "bench", "-m", passkey, "-f", "-") // nothing on stdin
 }

@@ -138,7 +138,7 @@ func (f *engineFlags) open() (*running, error) {
 	r := &running{file: file}
 	if r.model, err = file.Build(); err == nil {
 		if f.mode != string(cache.Off) && r.model.LogitBound == nil {
-			r.model.LogitBound = r.model.LogitBounds() // a checkpoint carries none
+			r.model.LogitBound = r.model.LogitBounds(quant.F16) // a checkpoint carries none
 		}
 		r.engine, err = cpu.New(r.model, cpu.Options{Threads: f.threads, Chunk: f.batch})
 	}

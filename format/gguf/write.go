@@ -26,7 +26,7 @@ type Writer struct {
 
 // writtenValue is where a value that can be patched lies in the file.
 type writtenValue struct {
-	offset int64 // of an f32, or of the first byte of a string
+	offset int64 // of an f32 or array, or of the first byte of a string
 	value  Value
 }
 
@@ -76,7 +76,7 @@ func NewWriter(w io.WriterAt, kv []KV, tensors []TensorInfo) (*Writer, error) {
 		header = appendString(header, e.Key)
 		header = binary.LittleEndian.AppendUint32(header, uint32(t))
 		switch t {
-		case TypeFloat32:
+		case TypeFloat32, TypeArray:
 			wr.values[e.Key] = writtenValue{int64(len(header)), e.Value}
 		case TypeString: // the length comes first and stays
 			wr.values[e.Key] = writtenValue{int64(len(header)) + 8, e.Value}
@@ -277,6 +277,15 @@ func (w *Writer) PatchFloat32(key string, x float32) error {
 	return w.patch(key, ValueOf(x), binary.LittleEndian.AppendUint32(nil, math.Float32bits(x)))
 }
 
+// PatchFloat32s changes the value of a key that was written as an array of as many
+// f32, in place. It may be called at any time, after Finish too.
+func (w *Writer) PatchFloat32s(key string, x []float32) error {
+	if old, ok := w.values[key].value.Len(); ok && old != len(x) {
+		return fmt.Errorf("key %s: an array of %d elements cannot be replaced by one of %d", key, old, len(x))
+	}
+	return w.patch(key, ValueOf(x), appendValue(nil, ValueOf(x)))
+}
+
 // PatchString changes the value of a key that was written as a string of the
 // same length in bytes, in place. It may be called at any time, after Finish
 // too.
@@ -291,7 +300,7 @@ func (w *Writer) PatchString(key, s string) error {
 func (w *Writer) patch(key string, v Value, b []byte) error {
 	old, ok := w.values[key]
 	if !ok {
-		return fmt.Errorf("key %s: the header has no such string or f32 to change", key)
+		return fmt.Errorf("key %s: the header has no such string, f32 or array to change", key)
 	}
 	if old.value.TypeName() != v.TypeName() {
 		return fmt.Errorf("key %s: has type %s and cannot be changed to %s", key, old.value.TypeName(), v.TypeName())

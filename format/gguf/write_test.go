@@ -348,20 +348,23 @@ func TestPatch(t *testing.T) {
 		{"before", ValueOf("x")},
 		{KeyVerifiedMaxAbsError, ValueOf(float32(0))},
 		{KeySourceSHA256, ValueOf(strings.Repeat("0", 64))},
+		{"list", ValueOf([]float32{1, 2, 3})},
+		{"numbers", ValueOf([]uint32{1, 2, 3})},
 		{"after", ValueOf(uint8(7))},
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sum := strings.Repeat("a1", 32)
-	if err := errors.Join(w.Finish(), w.PatchFloat32(KeyVerifiedMaxAbsError, 0.5), w.PatchString(KeySourceSHA256, sum)); err != nil {
+	if err := errors.Join(w.Finish(), w.PatchFloat32(KeyVerifiedMaxAbsError, 0.5), w.PatchString(KeySourceSHA256, sum), w.PatchFloat32s("list", []float32{4, 5, 6})); err != nil {
 		t.Fatal(err)
 	}
 	f, err := Read(bytes.NewReader(m.b), int64(len(m.b)), format.Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []KV{{"before", ValueOf("x")}, {KeyVerifiedMaxAbsError, ValueOf(float32(0.5))}, {KeySourceSHA256, ValueOf(sum)}, {"after", ValueOf(uint8(7))}}
+	want := []KV{{"before", ValueOf("x")}, {KeyVerifiedMaxAbsError, ValueOf(float32(0.5))}, {KeySourceSHA256, ValueOf(sum)},
+		{"list", ValueOf([]float32{4, 5, 6})}, {"numbers", ValueOf([]uint32{1, 2, 3})}, {"after", ValueOf(uint8(7))}}
 	if !reflect.DeepEqual(f.KV(), want) {
 		t.Errorf("%v, expected %v", f.KV(), want)
 	}
@@ -372,6 +375,10 @@ func TestPatch(t *testing.T) {
 		"other length":   w.PatchString("before", "xy"),
 		"u8":             w.PatchFloat32("after", 1),
 		"str of missing": w.PatchString("none", ""),
+		"longer list":    w.PatchFloat32s("list", []float32{1, 2, 3, 4}),
+		"list of u32":    w.PatchFloat32s("numbers", []float32{1, 2, 3}),
+		"list of a str":  w.PatchFloat32s("before", []float32{1}),
+		"missing list":   w.PatchFloat32s("none", nil),
 	} {
 		if err == nil {
 			t.Errorf("%s: no error", name)

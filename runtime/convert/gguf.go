@@ -311,7 +311,7 @@ func (c *conversion) metadata() error {
 		}
 	}
 	config := c.src.Parts.Config
-	config.LogitBound = c.model.LogitBounds()
+	config.LogitBound = c.model.LogitBounds(quant.F16)
 	if why := config.KeepsAll(); why != "" && config.Field != model.FieldNone {
 		config.LogitBound = nil
 		c.report.Notes = append(c.report.Notes, "the cache will keep every key: "+why)

@@ -214,8 +214,8 @@ func (c *Config) validateField() error {
 func (c *Config) Evictable() bool { return c.KeepsAll() == "" }
 
 // KeepsAll says why no key of this model can be proved dead; empty when keys can.
-// The rule needs a proved bound on the logits, and a query that sees itself
-// without penalty.
+// The rule needs a query that sees itself without penalty, and a proved bound on the
+// logits, which Model.LogitBounds has for all but odd weights.
 func (c *Config) KeepsAll() string {
 	switch {
 	case c.Field == FieldNone:

