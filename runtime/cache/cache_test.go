@@ -630,6 +630,9 @@ func TestGroupsAreIndependent(t *testing.T) {
 				}
 				c.Advance(x.N)
 				got = append(got, x.Out...)
+				for _, n := range c.Stats().Live[0] {
+					got = append(got, float32(n))
+				}
 			}
 			if want == nil {
 				want = got
