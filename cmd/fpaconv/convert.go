@@ -214,6 +214,9 @@ func printReport(w io.Writer, r *convert.Report, o convert.Options) {
 		name = fmt.Sprintf("%s and %d more", name, n-1)
 	}
 	fmt.Fprintf(w, "%s: %s parameters, %d tensors, %s, %s, %.2f s\n", name, count(r.Parameters), len(r.Tensors), o.Type, cli.Bytes(r.OutputBytes), r.Seconds)
+	if r.Bounds != nil {
+		fmt.Fprintln(w, r.Bounds)
+	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(w, "note: %s\n", n)
 	}

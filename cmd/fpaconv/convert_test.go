@@ -8,12 +8,14 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/firstpassage/fpa/cmd/internal/cli"
 	"github.com/firstpassage/fpa/format"
 	"github.com/firstpassage/fpa/format/safetensors"
+	"github.com/firstpassage/fpa/runtime/convert"
 )
 
 const passkey = "../../testmodels/passkey"
@@ -156,9 +158,14 @@ func TestReport(t *testing.T) {
 			MaxError                 *float64 `json:"max_error"`
 		}
 		Verification []struct{ Tokens int }
+		LogitBound   []float32             `json:"logit_bound"`
+		Bounds       *convert.BoundSummary `json:"bounds"`
 	}
 	if err := json.Unmarshal(data, &r); err != nil {
 		t.Fatal(err)
+	}
+	if b := r.Bounds; b == nil || b.From != convert.FromQKNorm || b.Largest != slices.Max(r.LogitBound) || b.ExactPenalty < 18.7 || b.TokensToDrop == nil {
+		t.Errorf("the report sums the bounds %v up as %+v", r.LogitBound, b)
 	}
 	out, _ := mustRun(t, "hash", filepath.Join(dir, "m.gguf"))
 	if !strings.HasPrefix(out, r.OutputSHA256+"  ") || len(r.OutputSHA256) != 64 {
@@ -403,7 +410,7 @@ func TestBadCheckpoints(t *testing.T) {
 
 func TestInspect(t *testing.T) {
 	out, _ := mustRun(t, "inspect", passkey, "--tensors")
-	for _, want := range []string{"safetensors checkpoint", "runs here:  yes", "config.hidden_size                            96", `config.model_type                             "fpa"`, "model.layers.1.mlp.down_proj.weight"} {
+	for _, want := range []string{"safetensors checkpoint", "runs here:  yes", "bounds:     |logit| is at most U = 6.0", "from the QK-norm's weights", "config.hidden_size                            96", `config.model_type                             "fpa"`, "model.layers.1.mlp.down_proj.weight"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("inspect does not show %q:\n%s", want, out)
 		}
@@ -452,4 +459,21 @@ func TestDryRun(t *testing.T) {
 		t.Errorf("prints %q", out)
 	}
 	onlyFile(t, dir)
+}
+
+// TestBoundsTold has a forgetting-attention checkpoint without QK-norm, whose bounds
+// are loose: inspect and the conversion say so, and agree.
+func TestBoundsTold(t *testing.T) {
+	const dir = "../../runtime/convert/testdata/fox/fox_odds_biasgate"
+	file := filepath.Join(t.TempDir(), "m.gguf")
+	source, _ := mustRun(t, "inspect", filepath.Join(dir, "f32"))
+	_, converted := mustRun(t, filepath.Join(dir, "f32"), "-o", file, "--type", "f32")
+	written, _ := mustRun(t, "inspect", file)
+	for _, want := range []string{"median", "the projections' weights", "tokens of average fall", "out of reach within the training length of 2048 tokens: 4 of 8 groups"} {
+		for name, text := range map[string]string{"inspect of the checkpoint": source, "conversion": converted, "inspect of the file": written} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s does not say %q:\n%s", name, want, text)
+			}
+		}
+	}
 }

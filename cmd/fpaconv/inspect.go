@@ -17,6 +17,8 @@ import (
 	"github.com/firstpassage/fpa/format/gguf"
 	"github.com/firstpassage/fpa/format/hf"
 	"github.com/firstpassage/fpa/format/safetensors"
+	"github.com/firstpassage/fpa/quant"
+	"github.com/firstpassage/fpa/runtime/convert"
 	"github.com/firstpassage/fpa/runtime/model"
 )
 
@@ -57,8 +59,11 @@ type description struct {
 	Runs       bool           `json:"runs"`
 	Reason     string         `json:"reason,omitempty"` // why it does not
 	Tokenizer  string         `json:"tokenizer"`
-	Metadata   []keyValue     `json:"metadata"`
-	Tensors    []tensorLine   `json:"tensors"`
+	// Bounds sums up the proved bounds on the logits, by which the cache drops keys.
+	Bounds   *convert.BoundSummary `json:"bounds,omitempty"`
+	KeepsAll string                `json:"keeps_all,omitempty"` // why the cache drops no key
+	Metadata []keyValue            `json:"metadata"`
+	Tensors  []tensorLine          `json:"tensors"`
 	// Mapping is a file to fill in for --map, for tensors of unknown names.
 	Mapping *model.Mapping `json:"mapping,omitempty"`
 }
@@ -189,8 +194,11 @@ func (d *description) tryModel(path string) {
 		return
 	}
 	defer f.Close()
-	if _, err := f.Build(); err != nil {
+	m, err := f.Build()
+	if err != nil {
 		d.Reason = err.Error()
+	} else {
+		d.tellBounds(m)
 	}
 	d.Runs = d.Reason == ""
 	t, err := f.Tokenizer()
@@ -199,6 +207,15 @@ func (d *description) tryModel(path string) {
 	} else if !errorsIsNoTokenizer(err) {
 		d.Tokenizer = err.Error()
 	}
+}
+
+// tellBounds says what the bounds on the model's logits are worth. A checkpoint
+// carries none; they are computed, in seconds for a model of a billion parameters.
+func (d *description) tellBounds(m *model.Model) {
+	if m.LogitBound == nil {
+		m.LogitBound = m.LogitBounds(quant.F16)
+	}
+	d.Bounds, d.KeepsAll = convert.SummariseBounds(m), m.KeepsAll()
 }
 
 func (d *description) print(out io.Writer, tensors bool) error {
@@ -223,6 +240,12 @@ func (d *description) printAll(w io.Writer, tensors bool) {
 		fmt.Fprintln(w, "runs here:  yes")
 	} else {
 		fmt.Fprintf(w, "runs here:  no: %s\n", cli.Clean(d.Reason))
+	}
+	switch {
+	case d.Bounds != nil:
+		fmt.Fprintf(w, "bounds:     %s\n", strings.ReplaceAll(d.Bounds.String(), "\n", "\n            "))
+	case d.KeepsAll != "":
+		fmt.Fprintf(w, "bounds:     none, the cache keeps every key: %s\n", d.KeepsAll)
 	}
 	fmt.Fprintln(w)
 	for _, m := range d.Metadata {

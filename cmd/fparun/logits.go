@@ -71,7 +71,7 @@ func runLogits(ctx context.Context, stdin io.Reader, f *logitsFlags) error {
 	if len(ids) == 0 {
 		return errors.New(f.ids + ": holds no token id")
 	}
-	positions, err := parsePositions(f.positions, len(ids))
+	positions, err := parseIndices("--positions", f.positions, len(ids), "tokens")
 	if err != nil {
 		return &cli.UsageError{Err: err}
 	}
@@ -114,10 +114,10 @@ func runLogits(ctx context.Context, stdin io.Reader, f *logitsFlags) error {
 	}, nil)
 }
 
-// parsePositions reads a list of positions below n; negative ones count from the
-// end. The result is in ascending order without repetitions; an empty list means
-// all.
-func parsePositions(s string, n int) ([]int, error) {
+// parseIndices reads a flag that lists some of n things, such as 0,5,-1; negative
+// ones count from the end. The result is in ascending order without repetitions; an
+// empty list means all.
+func parseIndices(flag, s string, n int, things string) ([]int, error) {
 	var out []int
 	if s == "" {
 		for i := range n {
@@ -129,13 +129,13 @@ func parsePositions(s string, n int) ([]int, error) {
 	for _, field := range strings.Split(s, ",") {
 		p, err := strconv.Atoi(strings.TrimSpace(field))
 		if err != nil {
-			return nil, fmt.Errorf("--positions: %q is no number", field)
+			return nil, fmt.Errorf("%s: %q is no number", flag, field)
 		}
 		if p < 0 {
 			p += n
 		}
 		if p < 0 || p >= n {
-			return nil, fmt.Errorf("--positions: %s is outside the %d tokens", strings.TrimSpace(field), n)
+			return nil, fmt.Errorf("%s: %s is outside the %d %s", flag, strings.TrimSpace(field), n, things)
 		}
 		if !seen[p] {
 			seen[p] = true

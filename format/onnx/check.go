@@ -378,8 +378,8 @@ func checkRecursion(m *Model, functions map[functionID]*Function) error {
 	calls := make(map[*Function][]*Function, len(m.Functions))
 	for _, f := range m.Functions {
 		seen := map[*Function]bool{}
-		_ = walk(nil, f.Nodes, func(_ *Graph, nodes []*Node) error { // the function never fails
-			for _, n := range nodes {
+		_ = walk(nil, &f.Nodes, func(_ *Graph, nodes *[]*Node) error { // the function never fails
+			for _, n := range *nodes {
 				if callee := functions[n.callee()]; callee != nil && !seen[callee] {
 					seen[callee] = true
 					calls[f] = append(calls[f], callee)

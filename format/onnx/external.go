@@ -146,7 +146,7 @@ func eachTensor(m *Model, f func(*Tensor) error) error {
 			return err
 		}
 	}
-	return m.Walk(func(g *Graph, nodes []*Node) error {
+	return m.Walk(func(g *Graph, nodes *[]*Node) error {
 		if g != nil {
 			for _, t := range g.Initializers {
 				if err := f(t); err != nil {
@@ -159,7 +159,7 @@ func eachTensor(m *Model, f func(*Tensor) error) error {
 				}
 			}
 		}
-		for _, n := range nodes {
+		for _, n := range *nodes {
 			if err := attributes(n.Attributes); err != nil {
 				return err
 			}

@@ -113,6 +113,42 @@ func (m *Model) Property(key string) (string, bool) {
 	return "", false
 }
 
+// Walk calls f for the main graph, every function and every graph nested in
+// their nodes, outer ones first. For a function g is nil. nodes is the list of
+// the graph or function itself, which f may change; nested graphs are those of
+// the list that it leaves. Walk stops at the first error. The model must have
+// passed Check, or come from this package's reader: nesting is followed without
+// bound.
+func (m *Model) Walk(f func(g *Graph, nodes *[]*Node) error) error {
+	if m.Graph != nil {
+		if err := walk(m.Graph, &m.Graph.Nodes, f); err != nil {
+			return err
+		}
+	}
+	for _, fn := range m.Functions {
+		if err := walk(nil, &fn.Nodes, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func walk(g *Graph, nodes *[]*Node, f func(*Graph, *[]*Node) error) error {
+	if err := f(g, nodes); err != nil {
+		return err
+	}
+	for _, n := range *nodes {
+		for _, a := range n.Attributes {
+			for _, sub := range a.Graphs() {
+				if err := walk(sub, &sub.Nodes, f); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
 // Opset is an operator set and its version (OperatorSetIdProto). The domain of
 // the standard's operators is "", also written "ai.onnx".
 type Opset struct {

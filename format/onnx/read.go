@@ -31,11 +31,12 @@ type File struct {
 // after the last use of a tensor's data. The error is a *format.FormatError, a
 // *format.UnsupportedError, or that of a file that cannot be opened.
 //
-// Of lim, HeaderBytes bounds all of the model but the data of tensors; Tensors
-// the number of tensors, of nodes, of attributes and of described values, each
-// over the whole file; KeyValues the metadata entries of one message; StringBytes
-// one string; ArrayLength the elements of one attribute; NestingDepth the
-// messages that lie in one another, which are three for each nested graph.
+// Of lim, HeaderBytes bounds the memory for all of the model but the data of
+// tensors; Tensors the number of tensors, of nodes, of attributes and of
+// described values, each over the whole file; KeyValues the metadata entries of
+// one message; StringBytes one string; ArrayLength the elements of one
+// attribute; NestingDepth the messages that lie in one another, which are three
+// for each nested graph.
 func Open(path string, lim format.Limits) (*File, error) {
 	m, err := filemap.Open(path)
 	if err != nil {
@@ -126,9 +127,15 @@ func joinPlace(outer, inner string) string {
 	return outer + ": " + inner
 }
 
-// stringHeader is what a string takes in memory beside its bytes. It counts
-// towards Limits.HeaderBytes, since an empty string takes two bytes in a file.
-const stringHeader = 16
+// Limits.HeaderBytes bounds memory, so it counts for each string and message
+// roughly what it takes beside its bytes: an empty one takes two bytes in a file.
+const (
+	stringHeader  = 16
+	messageHeader = 128
+)
+
+// besideData is what Limits.HeaderBytes counts, for messages.
+const besideData = "bytes beside tensor data (names, nodes, metadata; counted as they lie in memory)"
 
 // decoder reads one model.
 type decoder struct {
@@ -165,6 +172,9 @@ func (d *decoder) fields(m span, many uint64, unknown *[]byte, f func(field) (bo
 	}
 	d.depth++
 	defer func() { d.depth-- }()
+	if err := d.count(&d.bytes, messageHeader, d.lim.HeaderBytes, m.off, besideData); err != nil {
+		return err
+	}
 	var seen uint64
 	b, off := m.b, m.off
 	for len(b) > 0 {
@@ -178,7 +188,7 @@ func (d *decoder) fields(m span, many uint64, unknown *[]byte, f func(field) (bo
 		}
 		switch {
 		case !known:
-			if err := d.count(&d.bytes, int64(n), d.lim.HeaderBytes, off, "bytes beside tensor data"); err != nil {
+			if err := d.count(&d.bytes, int64(n), d.lim.HeaderBytes, off, besideData); err != nil {
 				return err
 			}
 			*unknown = append(*unknown, fl.raw...)
@@ -200,6 +210,9 @@ func nextField(b []byte, off int64) (field, int, error) {
 	num, typ, tag := protowire.ConsumeTag(b)
 	if tag < 0 {
 		return field{}, 0, errorAt(off, "", "no tag of a protocol buffer field (%v): the file is damaged or no ONNX model", protowire.ParseError(tag))
+	}
+	if num > protowire.MaxValidNumber {
+		return field{}, 0, errorAt(off, "", "field number %d, expected at most %d: the file is damaged or no ONNX model", num, protowire.MaxValidNumber)
 	}
 	f := field{num: num, typ: typ, off: off}
 	rest := b[tag:]
@@ -274,7 +287,7 @@ func (d *decoder) raw(f field, name string, dst *string) (bool, error) {
 		return true, unsupportedAt(f.off, "", "%s has %d bytes, the limit is %d", name, len(f.b), d.lim.StringBytes)
 	}
 	*dst = string(f.b)
-	return true, d.count(&d.bytes, int64(len(f.raw))+stringHeader, d.lim.HeaderBytes, f.off, "bytes beside tensor data")
+	return true, d.count(&d.bytes, int64(len(f.raw))+stringHeader, d.lim.HeaderBytes, f.off, besideData)
 }
 
 func (d *decoder) text(f field, name string, dst *string) (bool, error) {
@@ -358,7 +371,7 @@ func (d *decoder) array(n int, f field, name string) error {
 	if int64(n) > d.lim.ArrayLength {
 		return unsupportedAt(f.off, "", "%s has more than %d elements, which is the limit", name, d.lim.ArrayLength)
 	}
-	return d.count(&d.bytes, int64(len(f.raw)), d.lim.HeaderBytes, f.off, "bytes beside tensor data")
+	return d.count(&d.bytes, int64(len(f.raw)), d.lim.HeaderBytes, f.off, besideData)
 }
 
 func (d *decoder) props(f field, name string, dst *[]Prop) (bool, error) {
@@ -685,9 +698,9 @@ func (a *Attribute) finish(kind AttributeKind, typed bool, off int64) error {
 	case !typed: // files of the format's first version
 		a.Kind = kind
 	case kind != KindUndefined && a.Kind != kind:
-		return errorAt(off, "", "the type is %d, but the value is of type %d", a.Kind, kind)
+		return errorAt(off, "", "the type is %s, but the value is of type %s", a.Kind, kind)
 	case a.Kind < 0 || a.Kind > KindTypes:
-		return unsupportedAt(off, "", "attribute type %d is not known here", a.Kind)
+		return unsupportedAt(off, "", "attribute type %d is not known here", int32(a.Kind))
 	}
 	if a.Ref != "" {
 		if kind != KindUndefined {
@@ -873,8 +886,7 @@ func (d *decoder) dim(f field, dst *[]Dim) (bool, error) {
 		}
 		dim.unknown = string(unknown)
 		*dst = append(*dst, dim)
-		// A dimension is larger here than in the file.
-		return d.count(&d.bytes, 16, d.lim.HeaderBytes, m.off, "bytes beside tensor data")
+		return nil
 	})
 }
 

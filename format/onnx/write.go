@@ -194,7 +194,7 @@ func placeExternal(m *Model, location string, mode ExternalData) (places, int64,
 
 // eachInitializer calls f for every initializer, those of nested graphs too.
 func eachInitializer(m *Model, f func(*Tensor) error) error {
-	return m.Walk(func(g *Graph, nodes []*Node) error {
+	return m.Walk(func(g *Graph, _ *[]*Node) error {
 		if g == nil {
 			return nil
 		}
@@ -205,41 +205,6 @@ func eachInitializer(m *Model, f func(*Tensor) error) error {
 		}
 		return nil
 	})
-}
-
-// Walk calls f for the main graph, every function and every graph nested in
-// their nodes, outer ones first. For a function g is nil; nodes are those of
-// the graph or function itself. It stops at the first error. The model must
-// have passed Check, or come from this package's reader: nesting is followed
-// without bound.
-func (m *Model) Walk(f func(g *Graph, nodes []*Node) error) error {
-	if m.Graph != nil {
-		if err := walk(m.Graph, m.Graph.Nodes, f); err != nil {
-			return err
-		}
-	}
-	for _, fn := range m.Functions {
-		if err := walk(nil, fn.Nodes, f); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func walk(g *Graph, nodes []*Node, f func(*Graph, []*Node) error) error {
-	if err := f(g, nodes); err != nil {
-		return err
-	}
-	for _, n := range nodes {
-		for _, a := range n.Attributes {
-			for _, sub := range a.Graphs() {
-				if err := walk(sub, sub.Nodes, f); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	return nil
 }
 
 // writeExternal writes the data file.

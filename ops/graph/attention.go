@@ -252,8 +252,7 @@ func (x *operands) causal() *gx.Node {
 // scores returns scale * q·k for the keys, [B, Hkv, S, D], in the shape
 // [B, Hf, Hq/Hf, T, S].
 func (x *operands) scores(key *gx.Node) *gx.Node {
-	s := gx.DotGeneral(x.query, []int{3}, []int{0, 1}, key, []int{3}, []int{0, 1})
-	return gx.Reshape(s, x.batch, x.fieldHeads, x.queryHeads/x.fieldHeads, x.size, -1)
+	return gx.Reshape(product(x.query, key, true), x.batch, x.fieldHeads, x.queryHeads/x.fieldHeads, x.size, -1)
 }
 
 // columns repeats what each key has, [B, Hf, S], for each query:
@@ -311,7 +310,7 @@ func (x *operands) softmax(parts ...part) *gx.Node {
 		weights := gx.Exp(gx.Sub(p.scores, largest))
 		t := gx.ReduceAndKeep(weights, gx.ReduceSum, -1)
 		weights = gx.Reshape(weights, x.batch, x.keyHeads, x.queryHeads/x.keyHeads*x.size, -1)
-		s := gx.DotGeneral(weights, []int{3}, []int{0, 1}, p.value, []int{2}, []int{0, 1})
+		s := product(weights, p.value, false)
 		if total == nil {
 			total, sum = t, s
 		} else {

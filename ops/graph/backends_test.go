@@ -1,6 +1,7 @@
 package graph_test
 
 import (
+	"sync"
 	"testing"
 
 	"github.com/gomlx/gomlx/backends"
@@ -22,11 +23,14 @@ func onBackends(t *testing.T, test func(t *testing.T, b backends.Backend)) {
 	}
 }
 
-// goBackend returns gomlx's pure-Go backend. Its operators run one after the
-// other, since in parallel mode an error of one ends the process.
+// openGo opens gomlx's pure-Go backend, once a process, since a tensor stays
+// with one backend. Its operators run one after the other: in parallel mode an
+// error of one ends the process.
+var openGo = sync.OnceValues(func() (backends.Backend, error) { return simplego.New("ops_sequential") })
+
 func goBackend(t testing.TB) backends.Backend {
 	t.Helper()
-	b, err := simplego.New("ops_sequential")
+	b, err := openGo()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,9 +50,9 @@ func (a Activation) Apply(z *gx.Node) *gx.Node {
 	case LogSigmoid:
 		// Written so that nothing overflows, with the derivative sigmoid(-z).
 		value := gx.Sub(gx.MinScalar(z, 0.0), gx.Log1p(gx.Exp(gx.Neg(gx.Abs(z)))))
-		return withGradient(value, z, func(v *gx.Node) *gx.Node {
-			return gx.Mul(v, gx.Logistic(gx.Neg(z)))
-		})
+		return withGradient(value, func(v *gx.Node) []*gx.Node {
+			return []*gx.Node{gx.Mul(v, gx.Logistic(gx.Neg(z)))}
+		}, z)
 	case NegSoftplus:
 		return LogSigmoid.Apply(gx.Neg(z))
 	}
@@ -70,12 +70,12 @@ func Walk(increments, from *gx.Node) (field, to *gx.Node) {
 	want("increments", increments, "[B, Hf, T]", -1, -1, -1)
 	dims := increments.Shape().Dimensions
 	x := gx.ConvertDType(increments, dtypes.Float64)
-	sums := withGradient(gx.CumSum(gx.StopGradient(x), 2), x, func(v *gx.Node) *gx.Node {
+	sums := withGradient(gx.CumSum(x, 2), func(v *gx.Node) []*gx.Node {
 		// The sum from each position to the last. gomlx's own rule for this
 		// wants an operator that its Go backend has not.
 		ahead := [][2]int{{}, {}, {0, dims[2] - 1}}
-		return gx.SumPool(v).FullShape().WindowPerAxis(1, 1, dims[2]).PaddingPerDim(ahead).Strides(1).Done()
-	})
+		return []*gx.Node{gx.SumPool(v).FullShape().WindowPerAxis(1, 1, dims[2]).PaddingPerDim(ahead).Strides(1).Done()}
+	}, x)
 	if from != nil {
 		want("from", from, "[B, Hf]", dims[0], dims[1])
 		if from.DType() != dtypes.Float64 {

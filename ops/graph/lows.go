@@ -19,7 +19,6 @@ import (
 // The gradient of a minimum goes to the first position that attains it.
 func lows(field *gx.Node, inclusive bool) *gx.Node {
 	g, dims := field.Graph(), square(field)
-	// The value has no gradient of its own, but for the rule below.
 	values := gx.StopGradient(field)
 
 	// How long the stretch is, and the windows that begin and end with it.
@@ -40,15 +39,13 @@ func lows(field *gx.Node, inclusive bool) *gx.Node {
 		both := gx.Min(rowsOf(ends, dims), columnsOf(starts, dims))
 		low = gx.Where(gx.GreaterOrEqual(length, gx.Scalar(g, dtypes.Int32, window)), both, low)
 	}
-	// Row t of this is the field at t: column j takes its minima from column j.
-	source := rowsOf(field, dims)
-	return withGradient(low, source, func(v *gx.Node) *gx.Node {
-		return lowsGradient(values, v, inclusive)
-	})
+	return withGradient(low, func(v *gx.Node) []*gx.Node {
+		return []*gx.Node{lowsGradient(values, v, inclusive)}
+	}, field)
 }
 
-// lowsGradient takes the gradient v of low[i,j], [B, H, T, T], to a matrix
-// whose sum along row t is the gradient of field[t].
+// lowsGradient takes the gradient v of low[i,j], [B, H, T, T], to that of field,
+// [B, H, T].
 //
 // Let b be the nearest position before t whose field is not above that of t,
 // and a the nearest after it whose field is below. Then t is the first minimum
@@ -85,7 +82,7 @@ func lowsGradient(field, v *gx.Node, inclusive bool) *gx.Node {
 	rest := gx.Reshape(gx.Gather(gx.Reshape(sums, heads*(t+1), t), at), dims...)
 
 	queries := gx.LogicalAnd(gx.GreaterOrEqual(column, row), gx.LessThan(column, rowsOf(after, dims)))
-	return gx.Where(queries, gx.Sub(last, rest), gx.ZerosLike(v))
+	return gx.ReduceSum(gx.Where(queries, gx.Sub(last, rest), gx.ZerosLike(v)), 3)
 }
 
 // square returns the dimensions [B, H, T, T] for x, [B, H, T].
@@ -130,14 +127,4 @@ func runningMin(x *gx.Node) *gx.Node {
 		x = gx.Min(x, shift(x, -n))
 	}
 	return x
-}
-
-// withGradient returns value, and lets vjp take its gradient to that of x, of
-// the same shape.
-func withGradient(value, x *gx.Node, vjp func(v *gx.Node) *gx.Node) *gx.Node {
-	// A zero that depends on x: gomlx lets the gradient of an identity be set.
-	x = gx.Where(gx.IsFinite(x), x, gx.ZerosLike(x))
-	zero := gx.Sub(x, gx.StopGradient(x))
-	zero = gx.IdentityWithCustomGradient(zero, func(_, v *gx.Node) *gx.Node { return vjp(v) })
-	return gx.Add(gx.StopGradient(value), zero)
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -55,9 +56,12 @@ type Report struct {
 	Parameters   int64        `json:"parameters"`
 	Tensors      []TensorPlan `json:"tensors"`
 	Notes        []string     `json:"notes,omitempty"`
-	LogitBound   []float32    `json:"logit_bound,omitempty"`
-	Verification []Difference `json:"verification,omitempty"`
-	Seconds      float64      `json:"seconds"`
+	// LogitBound is what the file stores: U of every layer and query head. Bounds
+	// sums it up.
+	LogitBound   []float32     `json:"logit_bound,omitempty"`
+	Bounds       *BoundSummary `json:"bounds,omitempty"`
+	Verification []Difference  `json:"verification,omitempty"`
+	Seconds      float64       `json:"seconds"`
 }
 
 // VerifyError says that the written file does not give the source's results.
@@ -168,8 +172,9 @@ func startHash(ctx context.Context, paths []string) <-chan hashed {
 	return sum
 }
 
-// writeAll writes the file; a second time when a value turned up that the type
-// chosen for its tensor cannot hold.
+// writeAll writes the file, and then the bounds on its logits into the header. It
+// writes it a second time when a value turned up that the type chosen for its tensor
+// cannot hold, or when there are no bounds.
 func (c *conversion) writeAll() error {
 	for {
 		if err := c.write(); err != nil {
@@ -183,11 +188,55 @@ func (c *conversion) writeAll() error {
 			again = again || p.dtype != before
 		}
 		if !again {
-			return nil
+			proved, err := c.bounds()
+			if proved || err != nil {
+				return err
+			}
 		}
 		c.out.abort()
 		c.out = output{}
 	}
+}
+
+// bounds computes the bounds on the logits from what was written, and fills them
+// in. If it proves none it takes their key out of the metadata and returns false: the
+// file must be written again.
+func (c *conversion) bounds() (bool, error) {
+	key := gguf.ArchKey(gguf.ArchFPA, gguf.LogitBound)
+	at := slices.IndexFunc(c.kv, func(e gguf.KV) bool { return e.Key == key })
+	if at < 0 {
+		return true, nil
+	}
+	written, m, err := c.reopen()
+	if err != nil {
+		return false, err
+	}
+	defer written.Close()
+	m.LogitBound = m.LogitBounds(quant.F16)
+	if m.LogitBound == nil {
+		c.kv = slices.Delete(c.kv, at, at+1)
+		c.report.Notes = append(c.report.Notes, "the cache will keep every key: "+m.KeepsAll())
+		return false, nil
+	}
+	c.report.LogitBound, c.report.Bounds = m.LogitBound, SummariseBounds(m)
+	return true, c.out.writers[0].PatchFloat32s(key, m.LogitBound)
+}
+
+// reopen builds the model that was written. The file must be closed after use.
+func (c *conversion) reopen() (*gguf.File, *model.Model, error) {
+	written, err := c.out.open()
+	if err != nil {
+		return nil, nil, err
+	}
+	parts, err := model.FromGGUF(written)
+	if err == nil {
+		var m *model.Model
+		if m, err = model.Build(parts.Config, parts.Tensors); err == nil {
+			return written, m, nil
+		}
+	}
+	written.Close()
+	return nil, nil, fmt.Errorf("the written file cannot be read back: %w", err)
 }
 
 // finish verifies what was written and gives it its name.
@@ -311,12 +360,15 @@ func (c *conversion) metadata() error {
 		}
 	}
 	config := c.src.Parts.Config
-	config.LogitBound = c.model.LogitBounds(quant.F16)
-	if why := config.KeepsAll(); why != "" && config.Field != model.FieldNone {
-		config.LogitBound = nil
-		c.report.Notes = append(c.report.Notes, "the cache will keep every key: "+why)
+	config.LogitBound = nil
+	if config.Field != model.FieldNone {
+		// What is written first drops nothing; bounds puts the numbers in its place.
+		config.LogitBound = slices.Repeat([]float32{float32(math.Inf(1))}, config.Blocks*config.Heads)
+		if why := config.KeepsAll(); why != "" {
+			config.LogitBound = nil
+			c.report.Notes = append(c.report.Notes, "the cache will keep every key: "+why)
+		}
 	}
-	c.report.LogitBound = config.LogitBound
 	c.kv = append(c.kv, config.KV()...)
 	if n := len(c.src.Generation.EOS); n > model.MaxEndTokens {
 		c.report.Notes = append(c.report.Notes, fmt.Sprintf("of %d end tokens a GGUF file names %d; the others are left out", n, model.MaxEndTokens))
@@ -433,19 +485,11 @@ func (c *conversion) write() error {
 // file. The note is rounded up to 1, 2 or 5 times a power of ten, so that
 // machines whose kernels sum in another order write the same file.
 func (c *conversion) verify() error {
-	written, err := c.out.open()
+	written, m, err := c.reopen()
 	if err != nil {
 		return err
 	}
 	defer written.Close()
-	parts, err := model.FromGGUF(written)
-	if err != nil {
-		return fmt.Errorf("the written file cannot be read back: %w", err)
-	}
-	m, err := model.Build(parts.Config, parts.Tensors)
-	if err != nil {
-		return fmt.Errorf("the written file cannot be read back: %w", err)
-	}
 	total, done, worst := int64(0), int64(0), 0.0
 	for _, n := range Lengths {
 		total += int64(n)

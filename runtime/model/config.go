@@ -220,10 +220,10 @@ func (c *Config) KeepsAll() string {
 	switch {
 	case c.Field == FieldNone:
 		return "its heads are plain softmax"
-	case c.LogitBound == nil:
-		return "it has no QK-norm, so no bound on its logits is proved"
 	case c.SelfPenalised():
 		return "with the inclusive interval a query may see itself with a penalty"
+	case c.LogitBound == nil:
+		return "no bound on its logits is proved: a norm has an epsilon of 0, or its weights are so large that a key may overflow"
 	}
 	return ""
 }
