@@ -195,15 +195,20 @@ func (r *running) close() {
 	r.file.Close()
 }
 
-// printCache says what the cache holds, what dropping cost, and how many keys the
-// heads of each layer hold.
-func printCache(w io.Writer, s cache.Stats) {
+// cacheLine says what the cache holds, in one line.
+func cacheLine(s cache.Stats) string {
 	line := fmt.Sprintf("cache: %.2f %% kept of an uncompressed one, %s live, %s at peak, %s uncompressed",
 		100*s.Kept, cli.Bytes(s.BytesLive), cli.Bytes(s.BytesPeak), cli.Bytes(s.BytesUncompressed))
 	if !s.Evictable {
 		line += "; no key can be dropped"
 	}
-	fmt.Fprintln(w, line)
+	return line
+}
+
+// printCache says what the cache holds, what dropping cost, and how many keys the
+// heads of each layer hold.
+func printCache(w io.Writer, s cache.Stats) {
+	fmt.Fprintln(w, cacheLine(s))
 	if b := s.Budget; b != nil {
 		fmt.Fprintf(w, "budget: %s; %d keys dropped that may be live, of weight %.2g at most, %.2g on average, when they were dropped\n",
 			cli.Bytes(b.Bytes), b.Dropped, b.LargestWeight, b.MeanWeight)

@@ -612,8 +612,10 @@ func TestFairShares(t *testing.T) {
 // they get other pages out of the pool. No bit may change.
 func TestGroupsAreIndependent(t *testing.T) {
 	q := newSequence(Shape{QueryHeads: 4, KeyHeads: 4, FieldHeads: 4, KeyDim: 4, ValueDim: 4, Type: quant.F16}, 3000, 12)
-	for i := range q.x.Level {
-		q.x.Level[i] += float32(200 * (i / 4 % 7)) // some keys die at once, others late
+	for i := range q.x.Field {
+		// Half of the keys die at once, the others all together now and then.
+		q.x.Field[i] = -float32(400 * (i / 4 / (300 + 40*(i%4))))
+		q.x.Level[i] = q.x.Field[i] + float32(100*(i/4%2))
 	}
 	for _, chunk := range []int{1, 30, 200} {
 		var want []float32
