@@ -9,7 +9,6 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -155,7 +154,7 @@ func (f *convertFlags) options() (convert.Options, error) {
 	if f.threads < 0 || f.threads > 1024 {
 		return convert.Options{}, cli.Usage("--threads is %d, expected 1 to 1024", f.threads)
 	}
-	splitMax, err := parseSize(f.splitMax)
+	splitMax, err := splitSize(f.splitMax)
 	if err != nil {
 		return convert.Options{}, cli.Usage("--split-max-size: %w", err)
 	}
@@ -178,22 +177,12 @@ func (f *convertFlags) createReport(src *model.File) (*atomicfile.File, error) {
 	return atomicfile.CreateAtomic(f.report, f.force)
 }
 
-// parseSize reads a number of bytes with an optional K, M or G, powers of 1000; an
-// empty text is 0.
-func parseSize(s string) (int64, error) {
+// splitSize is the size that --split-max-size gives; 0 without one.
+func splitSize(s string) (int64, error) {
 	if s == "" {
 		return 0, nil
 	}
-	unit := int64(1)
-	digits := s
-	if i := strings.IndexByte("KMG", strings.ToUpper(s)[len(s)-1]); i >= 0 {
-		unit, digits = []int64{1e3, 1e6, 1e9}[i], s[:len(s)-1]
-	}
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || n < 1 || n > math.MaxInt64/unit {
-		return 0, fmt.Errorf("%q is no size, expected such as 500M or 4G", s)
-	}
-	return n * unit, nil
+	return cli.ParseBytes(s)
 }
 
 // checkKind refuses kinds of output that cannot be written.

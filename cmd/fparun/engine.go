@@ -1,9 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
-	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,7 +27,9 @@ type engineFlags struct {
 	backend string
 	mode    string
 	eps     float64
+	keep    string
 	typ     string
+	audit   bool
 }
 
 // add declares the flags; mode and typ are the defaults of the cache's.
@@ -35,18 +38,48 @@ func (f *engineFlags) add(fl *pflag.FlagSet, mode cache.Mode, typ string) {
 	fl.IntVarP(&f.threads, "threads", "t", 0, "threads (default: one a processor)")
 	fl.IntVarP(&f.batch, "batch", "b", cpu.DefaultChunk, "tokens of the prompt that are run at a time")
 	fl.StringVar(&f.backend, "backend", "auto", "engine: auto, cpu")
-	fl.StringVar(&f.mode, "cache", string(mode), "which keys the cache drops: off (none), exact (those that cannot change the\noutput by more than float32 rounding), bounded (those whose weight stays within --cache-eps)")
+	fl.StringVar(&f.mode, "cache", string(mode), "which keys the cache drops: off (none), exact (those that cannot change the\noutput by more than float32 rounding), bounded (those whose weight stays within\n--cache-eps), measured (the same for the logits seen so far: no promise),\nbudget (the most penalised, to stay within --cache-keep)")
 	fl.Float64Var(&f.eps, "cache-eps", 1e-3, "weight that --cache bounded may remove in total, for each head and query")
-	fl.StringVar(&f.typ, "cache-type", typ, "type of the cached keys and values: f16, f32")
+	fl.StringVar(&f.keep, "cache-keep", "", "size for --cache budget: a `share` of the uncompressed cache (0.25, 25%), or bytes (64M)")
+	fl.StringVar(&f.typ, "cache-type", typ, "type of the cached keys and values: f16, q8_0, f32")
+	fl.BoolVar(&f.audit, "cache-audit", false, "keep dropped keys aside, run everything a second time without dropping, and\nreport the largest weight removed and the largest difference of a logit (slow)")
 }
 
 // policy is the eviction policy that the flags ask for.
 func (f *engineFlags) policy() (cache.Policy, error) {
-	p := cache.Policy{Mode: cache.Mode(f.mode), Eps: f.eps}
+	p := cache.Policy{Mode: cache.Mode(f.mode), Eps: f.eps, Audit: f.audit}
+	if p.Mode == cache.Budget || f.keep != "" {
+		var err error
+		if p.Keep, err = parseKeep(f.keep); err != nil {
+			return p, cli.Usage("--cache-keep: %w", err)
+		}
+		if p.Mode != cache.Budget {
+			return p, cli.Usage("--cache-keep is of use with --cache budget alone, this is --cache %s", f.mode)
+		}
+	}
 	if err := p.Validate(); err != nil {
 		return p, cli.Usage("--cache: %w", err)
 	}
 	return p, nil
+}
+
+// parseKeep reads a share, such as 0.25 or 25%, or a number of bytes, such as 64M.
+func parseKeep(s string) (cache.Keep, error) {
+	if s == "" {
+		return cache.Keep{}, errors.New("no size given, expected a share such as 0.25 or 25%, or bytes such as 64M")
+	}
+	number, percent := strings.CutSuffix(s, "%")
+	share, err := strconv.ParseFloat(number, 64)
+	if percent {
+		share /= 100
+	}
+	if err == nil && share > 0 && share <= 1 && (percent || s != "1") {
+		return cache.Keep{Share: share}, nil
+	}
+	if bytes, err := cli.ParseBytes(s); err == nil {
+		return cache.Keep{Bytes: bytes}, nil
+	}
+	return cache.Keep{}, fmt.Errorf("%q is neither a share above 0 and at most 1 (0.25, 25%%) nor a number of bytes (500K, 64M)", s)
 }
 
 // cacheType is the type of K and V.
@@ -54,10 +87,12 @@ func (f *engineFlags) cacheType() (quant.DType, error) {
 	switch strings.ToLower(f.typ) {
 	case "f16":
 		return quant.F16, nil
+	case "q8_0":
+		return quant.Q8_0, nil
 	case "f32":
 		return quant.F32, nil
 	}
-	return quant.Invalid, cli.Usage("--cache-type %q is not known, expected f16 or f32", f.typ)
+	return quant.Invalid, cli.Usage("--cache-type %q is not known, expected f16, q8_0 or f32", f.typ)
 }
 
 // running is an open model with an engine and a session.
@@ -142,7 +177,15 @@ func (f *engineFlags) newSession(e engine.Engine) (engine.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return e.NewSession(typ, policy)
+	s, err := e.NewSession(typ, policy)
+	if err != nil || !f.audit {
+		return s, err
+	}
+	base, err := e.NewSession(typ, cache.Policy{Mode: cache.Off})
+	if err != nil {
+		return nil, err
+	}
+	return engine.NewAudit(s, base), nil
 }
 
 func (r *running) close() {
@@ -160,6 +203,24 @@ func cacheLine(s cache.Stats) string {
 		line += "; no key can be dropped"
 	}
 	return line
+}
+
+// printCache says what the cache holds, what dropping cost, and how many keys the
+// heads of each layer hold.
+func printCache(w io.Writer, s cache.Stats) {
+	fmt.Fprintln(w, cacheLine(s))
+	if b := s.Budget; b != nil {
+		fmt.Fprintf(w, "budget: %s; %d keys dropped that may be live, of weight %.2g at most, %.2g on average, when they were dropped\n",
+			cli.Bytes(b.Bytes), b.Dropped, b.LargestWeight, b.MeanWeight)
+		if s.BytesLive > b.Bytes {
+			fmt.Fprintln(w, "budget: exceeded; softmax heads keep every key, and every other head at least one")
+		}
+	}
+	if a := s.Audit; a != nil {
+		fmt.Fprintf(w, "audit: %d keys dropped; largest weight removed %.2g, largest difference of a logit %.2g at %d positions\n",
+			a.Removed, a.LargestWeight, a.LargestLogitDifference, a.Positions)
+	}
+	printLive(w, s.Live)
 }
 
 // printLive prints how many keys the heads of each layer hold; layers that hold
@@ -180,6 +241,6 @@ func printLive(w io.Writer, live [][]int) {
 }
 
 func liveLine(live []int) string {
-	sorted := slices.Sorted(slices.Values(live))
-	return fmt.Sprintf("least %d, median %d, most %d", sorted[0], sorted[len(sorted)/2], sorted[len(sorted)-1])
+	least, median, most := cache.LiveRange(live)
+	return fmt.Sprintf("least %d, median %d, most %d", least, median, most)
 }

@@ -216,9 +216,7 @@ func printStats(w io.Writer, r *running, res generate.Result) {
 	fmt.Fprintf(w, "load:    %s\n", ms(r.load))
 	fmt.Fprintf(w, "prefill: %d tokens in %s, %s\n", res.PromptTokens, ms(res.Prefill), rate(res.PromptTokens, res.Prefill))
 	fmt.Fprintf(w, "decode:  %d tokens in %s, %s; ended by %s\n", len(res.Tokens), ms(res.Decode), rate(len(res.Tokens)-1, res.Decode), res.Reason)
-	s := r.session.CacheStats()
-	fmt.Fprintln(w, cacheLine(s))
-	printLive(w, s.Live)
+	printCache(w, r.session.CacheStats())
 }
 
 // textFlags are the flags that give a text.

@@ -608,6 +608,44 @@ func TestFairShares(t *testing.T) {
 	}
 }
 
+// TestGroupsAreIndependent runs the groups in other orders, as threads do, so that
+// they get other pages out of the pool. No bit may change.
+func TestGroupsAreIndependent(t *testing.T) {
+	q := newSequence(Shape{QueryHeads: 4, KeyHeads: 4, FieldHeads: 4, KeyDim: 4, ValueDim: 4, Type: quant.F16}, 3000, 12)
+	for i := range q.x.Field {
+		// Half of the keys die at once, the others all together now and then.
+		q.x.Field[i] = -float32(400 * (i / 4 / (300 + 40*(i%4))))
+		q.x.Level[i] = q.x.Field[i] + float32(100*(i/4%2))
+	}
+	for _, chunk := range []int{1, 30, 200} {
+		var want []float32
+		for order := range 4 {
+			c := newCache(t, q.shape, Policy{Mode: Exact, Bound: q.bound})
+			var scratch [4]Scratch
+			var got []float32
+			for at := 0; at < q.x.N; at += chunk {
+				x := q.cut(at, min(chunk, q.x.N-at))
+				c.Begin(x.N)
+				for i := range 4 {
+					g := (i*3 + order + at*order) % 4
+					c.Groups(0)[g].Feed(&x, &scratch[(g+order)%4])
+				}
+				c.Advance(x.N)
+				got = append(got, x.Out...)
+				for _, n := range c.Stats().Live[0] {
+					got = append(got, float32(n))
+				}
+			}
+			if want == nil {
+				want = got
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("by %d, order %d: outputs differ by %g", chunk, order, worst(got, want))
+			}
+		}
+	}
+}
+
 // TestMinima compares with a search over all.
 func TestMinima(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 7))

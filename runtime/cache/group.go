@@ -174,6 +174,7 @@ func (g *Group) add(k *token) {
 	g.put(p, slot, k.key, k.value)
 	for f := range g.fieldHeads {
 		p.level[f*PageSlots+slot], p.low[f*PageSlots+slot] = k.level[f], k.low[f]
+		p.worst[f] = max(p.worst[f], penalty(k.level[f], k.low[f], g.slope[f]))
 	}
 	if g.norms != nil {
 		g.norms.see(g, k)

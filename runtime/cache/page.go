@@ -29,7 +29,7 @@ type page struct {
 
 	base  []float64 // [field head], what level and low are relative to
 	step  []int     // [field head], low takes in all fields up to this step
-	worst []float32 // [field head], a lower bound of the largest penalty of a key
+	worst []float32 // [field head], no key had a larger penalty when the page was last read
 	dead  []bool    // [field head], every key is dead to float32 from here on
 }
 

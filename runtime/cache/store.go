@@ -26,13 +26,12 @@ func (s *store) take() (p *page, slot int) {
 		s.pages = append(s.pages, s.pool.get())
 	}
 	p = s.pages[s.hint]
+	if p.live == 0 {
+		clear(p.worst) // of other keys
+	}
 	s.clock.settle(p)
 	clear(p.dead)
 	slot = bits.TrailingZeros64(^p.live)
-	// What lies between the last key and this one is empty.
-	for n := p.used(); n < slot; n++ {
-		s.void(p, n)
-	}
 	p.live |= 1 << slot
 	s.live++
 	return p, slot
@@ -82,6 +81,9 @@ func (s *store) moveAway(last int) {
 		slot := bits.TrailingZeros64(live)
 		to, t := s.take() // a page before, which has a slot
 		s.copySlot(to, t, p, slot)
+		for f, w := range p.worst {
+			to.worst[f] = max(to.worst[f], w)
+		}
 		p.live &^= 1 << slot
 		s.live--
 	}

@@ -33,6 +33,7 @@ type Engine struct {
 	pool    *pool
 	chunk   int
 	scratch []*kernels.Scratch // [thread]
+	bound   map[quant.DType][]float32
 }
 
 // New makes an engine for a model. The model's tensors must stay mapped until
@@ -50,7 +51,7 @@ func New(m *model.Model, o Options) (*Engine, error) {
 	if o.Chunk < 1 || o.Chunk > 1<<16 {
 		return nil, fmt.Errorf("a batch of %d tokens, expected 1 to %d", o.Chunk, 1<<16)
 	}
-	e := &Engine{model: m, pool: newPool(o.Threads), chunk: o.Chunk}
+	e := &Engine{model: m, pool: newPool(o.Threads), chunk: o.Chunk, bound: make(map[quant.DType][]float32)}
 	for range o.Threads {
 		e.scratch = append(e.scratch, new(kernels.Scratch))
 	}
@@ -59,6 +60,18 @@ func New(m *model.Model, o Options) (*Engine, error) {
 
 // Threads is the number of threads that the engine uses.
 func (e *Engine) Threads() int { return e.pool.size() }
+
+// logitBound is the proved bound of the model's logits with a cache of type t, nil
+// where there is none. A file carries that of F16, which holds for F32 too.
+func (e *Engine) logitBound(t quant.DType) []float32 {
+	if e.model.LogitBound != nil && t != quant.Q8_0 {
+		return e.model.LogitBound
+	}
+	if _, done := e.bound[t]; !done {
+		e.bound[t] = e.model.LogitBounds(t)
+	}
+	return e.bound[t]
+}
 
 // Close ends the engine's workers.
 func (e *Engine) Close() { e.pool.close() }

@@ -50,9 +50,15 @@ type buffers struct {
 
 // NewSession starts an empty sequence with a cache of the given type and policy.
 func (e *Engine) NewSession(t quant.DType, p cache.Policy) (engine.Session, error) {
+	return e.newSession(t, p)
+}
+
+func (e *Engine) newSession(t quant.DType, p cache.Policy) (*Session, error) {
 	m := e.model
-	if p.Bound == nil {
-		p.Bound = m.LogitBound
+	// Measuring the bound of a model that carries none takes a while, and off has
+	// little use for it.
+	if p.Bound == nil && (p.Mode != cache.Off || m.LogitBound != nil && t != quant.Q8_0) {
+		p.Bound = e.logitBound(t)
 	}
 	p.SelfPenalised = m.SelfPenalised()
 	c, err := cache.New(CacheShape(m, t), p)

@@ -13,7 +13,7 @@ import (
 )
 
 // build makes a model or fails the test.
-func build(t *testing.T, p model.Parts) *model.Model {
+func build(t testing.TB, p model.Parts) *model.Model {
 	t.Helper()
 	m, err := model.Build(p.Config, p.Tensors)
 	if err != nil {

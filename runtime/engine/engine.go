@@ -4,6 +4,8 @@
 package engine
 
 import (
+	"io"
+
 	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/cache"
 )
@@ -13,6 +15,11 @@ type Engine interface {
 	// NewSession starts an empty sequence, with K and V of type t in a cache that
 	// drops keys by the policy. It fails when the engine cannot do either.
 	NewSession(t quant.DType, p cache.Policy) (Session, error)
+	// RestoreSession reads a session that Session.Save wrote, of this model, with
+	// the same type and policy. It goes on to the same logits, to the bit where
+	// tokens are fed in the same chunks. The input is not trusted: whatever it
+	// holds, the error says what is wrong with it.
+	RestoreSession(r io.Reader, t quant.DType, p cache.Policy) (Session, error)
 	// Threads is the number of threads the engine uses on the processor.
 	Threads() int
 	// Close ends the engine. Its sessions are of no further use.
@@ -36,4 +43,7 @@ type Session interface {
 	Len() int
 	// CacheStats measures the cache.
 	CacheStats() cache.Stats
+	// Save writes the state of the session: its cache and what else the next token
+	// needs, but neither the tokens nor which model it belongs to.
+	Save(w io.Writer) error
 }

@@ -3,6 +3,7 @@ package generate
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -40,6 +41,7 @@ func (s *script) Feed(ids []int32, want func(int) bool, each func(int, []float32
 
 func (s *script) Len() int                { return len(s.fed) }
 func (s *script) CacheStats() cache.Stats { return cache.Stats{} }
+func (s *script) Save(io.Writer) error    { return errors.New("not saved") }
 
 func passkeyTokenizer(t *testing.T) *tokenizer.Tokenizer {
 	t.Helper()

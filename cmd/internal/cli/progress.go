@@ -134,18 +134,3 @@ func (p *Progress) clear() {
 		p.dirty = false
 	}
 }
-
-// Bytes is a number of bytes for people: 12 B, 3.4 kB, 5.6 MB.
-func Bytes(n int64) string {
-	v := float64(n)
-	for _, unit := range []string{"B", "kB", "MB"} {
-		if v < 999.5 {
-			if unit == "B" {
-				return fmt.Sprintf("%d B", n)
-			}
-			return fmt.Sprintf("%.3g %s", v, unit)
-		}
-		v /= 1000
-	}
-	return fmt.Sprintf("%.3g GB", v)
-}

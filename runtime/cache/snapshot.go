@@ -1,0 +1,188 @@
+package cache
+
+import (
+	"errors"
+	"math/bits"
+
+	"github.com/firstpassage/fpa/quant"
+	"github.com/firstpassage/fpa/runtime/internal/state"
+)
+
+// Save writes the cache, in the order in which its keys lie in their pages, so
+// that Load makes one that goes on to the same bits. It fails for an audited
+// cache, whose dropped keys are not saved.
+func (c *Cache) Save(w *state.Writer) error {
+	if c.policy.Audit {
+		return errors.New("an audited cache cannot be saved")
+	}
+	state.PutInt(w, c.tokens)
+	state.Put(w, c.peak)
+	for _, layer := range c.groups {
+		for _, g := range layer {
+			g.save(w)
+		}
+	}
+	return nil
+}
+
+// Load reads what Save wrote into a new cache of the same shape and policy. An
+// error is left in r.
+func (c *Cache) Load(r *state.Reader) {
+	const mostTokens = 1 << 40
+	c.tokens = state.Int(r, "the number of tokens", mostTokens)
+	c.peak = state.One[int64](r)
+	for _, layer := range c.groups {
+		for _, g := range layer {
+			g.load(r, c.tokens)
+			if r.Err() != nil {
+				return
+			}
+		}
+	}
+}
+
+func (g *Group) save(w *state.Writer) {
+	g.settle()
+	g.clock.forget()
+	state.PutInt(w, g.clock.step)
+	state.Put(w, g.clock.base...)
+	if g.ledger != nil {
+		state.Put(w, g.ledger.bound...)
+		state.Put(w, g.ledger.spent...)
+		state.Put(w, g.ledger.removed)
+	}
+	if g.norms != nil {
+		state.Put(w, g.norms.query...)
+		state.Put(w, g.norms.key...)
+	}
+	state.PutInt(w, g.dropped.keys)
+	state.Put(w, g.dropped.largest, g.dropped.sum)
+	state.PutInt(w, len(g.pages))
+	for _, p := range g.pages {
+		state.Put(w, p.live)
+		for live := p.live; live != 0; live &= live - 1 {
+			slot := bits.TrailingZeros64(live)
+			for f := range g.fieldHeads {
+				state.Put(w, p.level[f*PageSlots+slot], p.low[f*PageSlots+slot])
+			}
+			for h := range g.keyHeads {
+				s, dk, dv := h*PageSlots+slot, g.keyDim, g.valueDim
+				switch g.typ {
+				case quant.F16:
+					state.Put(w, p.k16[s*dk:(s+1)*dk]...)
+					state.Put(w, p.v16[s*dv:(s+1)*dv]...)
+				case quant.Q8_0:
+					state.Put(w, p.kScale[s], p.vScale[s])
+					state.Put(w, p.k8[s*dk:(s+1)*dk]...)
+					state.Put(w, p.v8[s*dv:(s+1)*dv]...)
+				default:
+					state.Put(w, p.k32[s*dk:(s+1)*dk]...)
+					state.Put(w, p.v32[s*dv:(s+1)*dv]...)
+				}
+			}
+		}
+	}
+}
+
+func (g *Group) load(r *state.Reader, tokens int) {
+	g.clock.step = state.Int(r, "the number of tokens of a head", tokens)
+	if g.clock.step != tokens {
+		r.Fail("a head has taken %d tokens, the others %d", g.clock.step, tokens)
+	}
+	state.Finite(r, "a field's base", g.clock.base)
+	if g.ledger != nil {
+		state.Finite(r, "a logit bound", g.ledger.bound)
+		state.Get(r, g.ledger.spent) // infinite after a bound that rose far
+		g.ledger.removed = state.One[float64](r)
+		if !(g.ledger.removed >= 0) {
+			r.Fail("the number of removed keys is %g", g.ledger.removed)
+		}
+		for _, s := range g.ledger.spent {
+			if !(s >= 0) {
+				r.Fail("the weight of removed keys is %g", s)
+			}
+		}
+	}
+	if g.norms != nil {
+		state.Finite(r, "the length of a query", g.norms.query)
+		state.Finite(r, "the length of a key", g.norms.key)
+	}
+	g.dropped.keys = state.Int(r, "the number of dropped keys", tokens)
+	weights := []float64{0, 0}
+	state.Finite(r, "the weight of a dropped key", weights)
+	g.dropped.largest, g.dropped.sum = weights[0], weights[1]
+	pages := state.Int(r, "the number of pages", tokens/PageSlots+3)
+	for range pages {
+		if r.Err() != nil {
+			return
+		}
+		g.loadPage(r)
+	}
+	if g.live > tokens {
+		r.Fail("a head has %d keys after %d tokens", g.live, tokens)
+	}
+}
+
+// loadPage appends a page. It is made only when its first numbers are there.
+func (g *Group) loadPage(r *state.Reader) {
+	live := state.One[uint64](r)
+	if r.Err() != nil {
+		return
+	}
+	p := g.newPage()
+	p.live = live
+	copy(p.base, g.clock.base)
+	for f := range g.fieldHeads {
+		p.step[f] = g.clock.step
+		for slot := range p.used() {
+			p.level[f*PageSlots+slot] = posInf
+		}
+	}
+	g.live += bits.OnesCount64(live)
+	g.pages = append(g.pages, p)
+	if g.empty() > 3*PageSlots { // more than a group ever keeps, and memory for nothing
+		r.Fail("a head has %d pages for %d keys", len(g.pages), g.live)
+	}
+	for ; live != 0; live &= live - 1 {
+		slot := bits.TrailingZeros64(live)
+		for f := range g.fieldHeads {
+			at := f*PageSlots + slot
+			state.Finite(r, "the level of a key", p.level[at:at+1])
+			p.low[at] = state.One[float32](r)
+			if p.low[at] != p.low[at] {
+				r.Fail("the low of a key is NaN")
+			}
+		}
+		for h := range g.keyHeads {
+			s, dk, dv := h*PageSlots+slot, g.keyDim, g.valueDim
+			switch g.typ {
+			case quant.F16:
+				state.Get(r, p.k16[s*dk:(s+1)*dk])
+				state.Get(r, p.v16[s*dv:(s+1)*dv])
+			case quant.Q8_0:
+				p.kScale[s], p.vScale[s] = state.One[float32](r), state.One[float32](r)
+				state.Get(r, p.k8[s*dk:(s+1)*dk])
+				state.Get(r, p.v8[s*dv:(s+1)*dv])
+			default:
+				state.Get(r, p.k32[s*dk:(s+1)*dk])
+				state.Get(r, p.v32[s*dv:(s+1)*dv])
+			}
+		}
+	}
+	for f := range g.fieldHeads {
+		level, low := p.fields(f, p.used())
+		p.worst[f] = largestPenalty(level, low, g.slope[f])
+	}
+}
+
+// Save writes the walk.
+func (w *Walk) Save(to *state.Writer) {
+	state.Put(to, w.sum...)
+	state.Put(to, w.base...)
+}
+
+// Load reads what Save wrote into a walk of as many heads.
+func (w *Walk) Load(r *state.Reader) {
+	state.Finite(r, "a field", w.sum)
+	state.Finite(r, "a field's base", w.base)
+}
