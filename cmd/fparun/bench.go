@@ -198,10 +198,11 @@ func runBench(ctx context.Context, stdin io.Reader, w io.Writer, f *benchFlags) 
 		e.SetIndent("", "  ")
 		return errors.Join(e.Encode(all), err) // what was measured before an interruption is worth having
 	}
-	if err := printBenchHead(w, b.model()); err != nil {
+	table, err := newBenchTable(w, b.model(), b.cache())
+	if err != nil {
 		return err
 	}
-	return b.run(ctx, func(m measurement) error { return printBenchLine(w, m) })
+	return b.run(ctx, table.line)
 }
 
 // bench runs measurements.
@@ -246,6 +247,16 @@ func (b *bench) open(stdin io.Reader) (err error) {
 func (b *bench) model() string {
 	name := strings.TrimSuffix(filepath.Base(filepath.Clean(b.f.model)), ".gguf")
 	return cli.Clean(strings.ReplaceAll(name, "|", "/"))
+}
+
+// cache is what the table calls the cache: its mode, what that mode is set to, and
+// its type.
+func (b *bench) cache() string {
+	name := b.f.mode
+	if name == string(cache.Bounded) {
+		name += fmt.Sprintf(" %g", b.f.eps)
+	}
+	return name + " " + strings.ToLower(b.f.typ)
 }
 
 // run measures every test at every depth and gives each line out as it is done.
@@ -310,7 +321,7 @@ func none(int) bool { return false }
 // measure runs a test at a depth.
 func (b *bench) measure(ctx context.Context, test benchTest, depth int) (measurement, error) {
 	m := measurement{
-		Model: b.model(), Threads: b.r.engine.Threads(), Cache: b.f.mode + " " + strings.ToLower(b.f.typ),
+		Model: b.model(), Threads: b.r.engine.Threads(), Cache: b.cache(),
 		Text: b.f.text, Test: test.name, Depth: depth,
 	}
 	anew := depth <= test.tokens // filling costs less than the runs themselves
@@ -423,38 +434,45 @@ var benchColumns = []struct {
 	{"cache size", 10, true}, {"memory", 7, true},
 }
 
-// columnWidth is the width of a column; the first is wide enough for the model's
-// name.
-func columnWidth(i int, model string) int {
-	if i == 0 {
-		return max(benchColumns[i].width, utf8.RuneCountInString(model))
-	}
-	return benchColumns[i].width
+// benchTable prints the table a line at a time; it reads well as it is, too.
+type benchTable struct {
+	w      io.Writer
+	widths []int
 }
 
-// printBenchHead prints the head of the table.
-func printBenchHead(w io.Writer, model string) error {
+// newBenchTable prints the head of a table for a model and a cache of these names.
+func newBenchTable(w io.Writer, model, cache string) (*benchTable, error) {
+	t := &benchTable{w: w}
 	names, rules := make([]string, len(benchColumns)), make([]string, len(benchColumns))
 	for i, c := range benchColumns {
-		names[i], rules[i] = c.name, strings.Repeat("-", columnWidth(i, model))
+		width := c.width
+		switch i {
+		case 0:
+			width = max(width, utf8.RuneCountInString(model))
+		case 2:
+			width = max(width, utf8.RuneCountInString(cache))
+		}
+		t.widths = append(t.widths, width)
+		names[i], rules[i] = c.name, strings.Repeat("-", width)
 		if c.number {
 			rules[i] = rules[i][1:] + ":"
 		}
 	}
-	if err := printBenchRow(w, model, names); err != nil {
-		return err
+	if err := t.row(names); err != nil {
+		return nil, err
 	}
-	return printBenchRow(w, model, rules)
+	return t, t.row(rules)
 }
 
-func printBenchLine(w io.Writer, m measurement) error {
+// line prints a measurement.
+func (t *benchTable) line(m measurement) error {
 	orDash := func(known bool, s string) string {
 		if !known {
 			return "-"
 		}
 		return s
 	}
-	return printBenchRow(w, m.Model, []string{
+	return t.row([]string{
 		m.Model, strconv.Itoa(m.Threads), m.Cache, m.Test, strconv.Itoa(m.Depth),
 		fmt.Sprintf("%.1f ± %.1f", m.Mean, m.Dev), orDash(m.Fill.Tokens > 0, fmt.Sprintf("%.1f", m.Fill.Rate)),
 		m.LiveKeys.String(), fmt.Sprintf("%.2f %%", 100*m.Kept), cli.Bytes(m.BytesLive),
@@ -462,17 +480,16 @@ func printBenchLine(w io.Writer, m measurement) error {
 	})
 }
 
-// printBenchRow prints a row of a Markdown table that also reads well as it is.
-func printBenchRow(w io.Writer, model string, cells []string) error {
+func (t *benchTable) row(cells []string) error {
 	var b strings.Builder
 	for i, cell := range cells {
-		width := columnWidth(i, model)
+		width := t.widths[i]
 		if !benchColumns[i].number {
 			width = -width
 		}
 		fmt.Fprintf(&b, "| %*s ", width, cell)
 	}
 	b.WriteString("|\n")
-	_, err := io.WriteString(w, b.String())
+	_, err := io.WriteString(t.w, b.String())
 	return err
 }

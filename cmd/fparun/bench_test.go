@@ -121,6 +121,10 @@ func TestBenchTable(t *testing.T) {
 			t.Errorf("cell %d is %q, expected %q", i, got, want)
 		}
 	}
+	wide, _ := mustRun(t, "bench", "-m", passkey, "-p", "2", "-n", "0", "-r", "1", "--cache", "bounded", "--cache-eps", "0.015")
+	if !strings.Contains(wide, "| bounded 0.015 f16 |") || !strings.Contains(wide, "| ----------------- |") {
+		t.Errorf("%s", wide)
+	}
 	// A name that would break the table, or steer the terminal, does not.
 	b := &bench{f: &benchFlags{engineFlags: engineFlags{model: "a/b|c\x1b.gguf"}}}
 	if got := b.model(); got != `b/c\x1b` {
