@@ -60,7 +60,7 @@ text is exactly the expected one and an end token follows.
 A line is {"prompt": "…", "answer": "…", "length": 2048, "depth": 0.5}; length groups
 the lines of the tables. Lines without depth are in the table by length alone. Depths
 are grouped into --depth-bins of equal width; without it there is a column for each
-depth, or ten bins when there are more than ten.
+depth, or ten bins when there are more than eleven depths.
 
 --svg draws the table by length and depth as a heat map: the colour and the first line
 of a cell are the share of right answers, the second line is the share of the cache

@@ -32,8 +32,12 @@ func (b bin) String() string {
 // short is a depth for people.
 func short(x float64) string { return strconv.FormatFloat(math.Round(1000*x)/1000, 'g', -1, 64) }
 
-// fewDepths is up to how many depths have a column each.
-const fewDepths = 10
+// fewDepths is up to how many depths have a column each: as many as there are from 0
+// to 1 in steps of a tenth. More go into manyBins.
+const (
+	fewDepths = 11
+	manyBins  = 10
+)
 
 // maxBins bounds the number of bins that can be asked for; a table of more cannot
 // be read.
@@ -62,7 +66,7 @@ func depthBins(questions []question, count int) []bin {
 		return out
 	}
 	if count == 0 {
-		count = fewDepths
+		count = manyBins
 	}
 	for i := range count {
 		out = append(out, bin{float64(i) / float64(count), float64(i+1) / float64(count)})

@@ -211,8 +211,9 @@ func compare(ctx context.Context, f *kldFlags, base *engineFlags, r, rb *running
 			fed += n
 			progress.Tokens("comparing", int64(fed), int64(total))
 		}
-		d.Kept += s.CacheStats().Kept / float64(len(spans))
+		d.Kept += s.CacheStats().Kept
 	}
+	d.Kept /= float64(len(spans))
 	c.summarise(d)
 	return d, nil
 }

@@ -130,9 +130,10 @@ func score(ctx context.Context, f *perplexityFlags, r *running, ids []int32) (pe
 			fed += n
 			progress.Tokens("scoring", int64(fed), int64(total))
 		}
-		p.Kept += s.CacheStats().Kept / float64(len(spans))
+		p.Kept += s.CacheStats().Kept
 	}
 	p.Windows, p.Scored = len(spans), nll.n
+	p.Kept /= float64(len(spans))
 	p.NLL, p.NLLError = nll.mean, nll.err()
 	p.Perplexity, p.PerplexityError = expOf(nll)
 	return p, nil
