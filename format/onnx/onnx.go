@@ -62,6 +62,27 @@ import "fmt"
 // MaxIRVersion is the newest version of the format that this package knows.
 const MaxIRVersion = 14
 
+// IRVersionFor is the version of the format in the first release of ONNX that
+// had this version of the standard's operators (and 8 at least, for functions).
+// It fails for operators newer than those known here.
+//
+// Source: https://github.com/onnx/onnx/blob/main/docs/Versioning.md.
+func IRVersionFor(opset int64) (int64, error) {
+	// The first opset of each version from 9 on.
+	first := [...]int64{19, 21, 23, 24, 25, 28}
+	const last = 28
+	if opset < 1 || opset > last {
+		return 0, fmt.Errorf("onnx: opset %d, expected 1 to %d", opset, last)
+	}
+	version := int64(8)
+	for _, f := range first {
+		if opset >= f {
+			version++
+		}
+	}
+	return version, nil
+}
+
 // maxProtoBytes is the size above which protocol buffer libraries refuse a
 // message: lengths are counted in an int32.
 const maxProtoBytes = 1<<31 - 1
@@ -223,13 +244,13 @@ type Function struct {
 	Inputs     []string
 	Outputs    []string
 	Attributes []string     // attributes without default
-	Defaults   []*Attribute // attributes with their default
+	Defaults   []*Attribute // attributes with their default; of version 9 of the format
 	Nodes      []*Node
 	Doc        string
 	Opsets     []Opset // the operator sets that the body uses
 	Domain     string
-	Overload   string
-	ValueInfo  []*ValueInfo
+	Overload   string       // of version 10 of the format, like ValueInfo
+	ValueInfo  []*ValueInfo // types of values in the body
 	Metadata   []Prop
 
 	unknown []byte

@@ -490,3 +490,21 @@ func TestReferenceAcceptsOurs(t *testing.T) {
 		}
 	}
 }
+
+func TestIRVersionFor(t *testing.T) {
+	for _, opset := range []int64{0, 29} {
+		if v, err := IRVersionFor(opset); err == nil {
+			t.Errorf("opset %d: %d", opset, v)
+		}
+	}
+	versions := parsed(t, oracle(t, "versions")[0]).(map[string]any)
+	for name, ir := range versions {
+		var opset int64
+		if _, err := fmt.Sscan(name, &opset); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := IRVersionFor(opset); err != nil || got != max(8, int64(ir.(float64))) {
+			t.Errorf("opset %d: %d, %v, expected %v", opset, got, err, ir)
+		}
+	}
+}

@@ -379,3 +379,29 @@ func TestTensorAccess(t *testing.T) {
 		}
 	}
 }
+
+func TestModelLookups(t *testing.T) {
+	f := &Function{Domain: "ai.onnx", Name: "F"}
+	m := &Model{Opsets: []Opset{{Domain: "ai.onnx", Version: 17}, {Domain: "d", Version: 3}}, Metadata: []Prop{{Key: "k", Value: "v"}}, Functions: []*Function{{Domain: "d", Name: "F"}, f}}
+	if m.Called(&Node{OpType: "F"}) != f || m.Called(&Node{OpType: "F", Overload: "o"}) != nil || m.Called(&Node{OpType: "F", Domain: "e"}) != nil {
+		t.Error("a node calls another function")
+	}
+	for domain, want := range map[string]int64{"": 17, "ai.onnx": 17, "d": 3, "e": 0} {
+		if got := m.OpsetVersion(domain); got != want {
+			t.Errorf("opset of %q: %d, expected %d", domain, got, want)
+		}
+	}
+	if v, ok := m.Property("k"); v != "v" || !ok {
+		t.Errorf("%q, %v", v, ok)
+	}
+	if v, ok := m.Property("l"); v != "" || ok {
+		t.Errorf("%q, %v", v, ok)
+	}
+	n := &Node{Attributes: []*Attribute{IntAttr("a", 1)}}
+	if n.Attribute("a") != n.Attributes[0] || n.Attribute("b") != nil {
+		t.Error("another attribute")
+	}
+	if s := AttributeKind(99).String() + KindTypes.String(); s != "AttributeKind(99)TYPE_PROTOS" {
+		t.Error(s)
+	}
+}

@@ -3,6 +3,7 @@
     oracle.py dump FILE...    a line of JSON for each: its fields, or {"error": ...}
     oracle.py check FILE...   the same, after onnx.checker has accepted the file
     oracle.py make FOLDER     writes models there, and prints their names and fields
+    oracle.py versions        prints the version of the format for each opset
 """
 import json
 import os
@@ -204,6 +205,8 @@ def make(folder):
 
 if sys.argv[1] == "make":
     make(sys.argv[2])
+elif sys.argv[1] == "versions":
+    print(json.dumps({v: ir for (domain, v), ir in helper.OP_SET_ID_VERSION_MAP.items() if domain == "ai.onnx"}))
 else:
     for path in sys.argv[2:]:
         print(json.dumps(load(path, sys.argv[1] == "check")))
