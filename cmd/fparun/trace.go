@@ -38,7 +38,7 @@ every key, and how long each key lives. For the query at a position, a key is
   fading  once it has: the penalty grows, and the key's weight shrinks,
   dead    once the penalty is at least 2U + ln(4/eps), where the bound U on the
           logits proves that the key's weight is negligible for every later query;
-          eps is that of --cache (with off: that of exact).
+          eps is --cache-eps with --cache bounded, else 2^-25 as exact has it.
 
 Without a bound, no key is called dead. The page also says how many keys the cache
 really held at the end.`,
@@ -191,7 +191,7 @@ func (x *headTrace) finite() error {
 	return nil
 }
 
-// traceEps is the weight by which a key counts as dead.
+// traceEps is the eps by which a key counts as dead.
 func traceEps(f *traceFlags) float64 {
 	if f.mode == string(cache.Bounded) {
 		return f.eps

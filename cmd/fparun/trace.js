@@ -99,6 +99,12 @@ function state(h, j, i) {
   return i >= h.fades[j] ? "fading" : "live";
 }
 
+// faint reports whether a fading key hardly counts for the query any more: its weight
+// has shrunk by e^20, to 2e-9.
+function faint(h, j, i) {
+  return state(h, j, i) === "fading" && view.penalties[j] > 20;
+}
+
 // penalties of all keys for the query at i. A live key has none, whatever the
 // rounding of the page's numbers says. The key's own field counts with the inclusive
 // interval alone, where it matters only to a key that fades at its own position.
@@ -171,7 +177,7 @@ function hideTooltip() {
 
 const canvas = byId("canvas");
 const pen = canvas.getContext("2d");
-const gap = { left: 84, right: 14, top: 12, middle: 46, bottom: 44 };
+const gap = { left: 84, right: 32, top: 12, middle: 46, bottom: 44 };
 let hovered = -1; // the key under the pointer
 let levelY = () => NaN; // where the level of a key was last drawn
 
@@ -208,167 +214,203 @@ function valueRange(h, first, last) {
   return { low: low - pad, high: high + pad };
 }
 
+// frame is all that the drawing functions share: the head, the query, the layout,
+// the first and the last visible token, and functions that give pixels.
+function frame() {
+  const h = view.head, l = layout();
+  const first = Math.max(0, Math.ceil(view.from)), last = Math.min(total - 1, Math.floor(view.to));
+  const values = valueRange(h, first, last);
+  const rowHeight = (l.lower.bottom - l.lower.top) / h.rowCount;
+  const style = getComputedStyle(document.documentElement);
+  return {
+    h, l, first, last, values, rowHeight, query: view.query,
+    pixelsPerToken: (l.right - l.left) / (view.to - view.from),
+    // Where rows are narrow a life is as high as its row, or a pixel.
+    thick: rowHeight < 3 ? Math.max(1, rowHeight) : Math.min(rowHeight * 0.7, 9),
+    thin: rowHeight < 3 ? Math.max(1, rowHeight) : Math.max(1, Math.min(rowHeight * 0.3, 4)),
+    x: (t) => xOf(l, t),
+    y: (v) => l.upper.bottom - ((v - values.low) / (values.high - values.low)) * (l.upper.bottom - l.upper.top),
+    row: (j) => l.lower.bottom - (h.row[j] + 0.5) * rowHeight,
+    colour: (name) => style.getPropertyValue(`--${name}`).trim(),
+  };
+}
+
 function draw() {
-  const h = view.head, l = layout(), i = view.query;
-  const scale = devicePixelRatio || 1;
+  const f = frame(), { l } = f, scale = devicePixelRatio || 1;
+  levelY = (j) => f.y(f.h.level[j]);
   canvas.width = Math.round(l.width * scale);
   canvas.height = Math.round(l.height * scale);
   pen.setTransform(scale, 0, 0, scale, 0, 0);
-  const style = getComputedStyle(document.documentElement);
-  const colour = (name) => style.getPropertyValue(`--${name}`).trim();
-  const font = getComputedStyle(document.body).fontFamily;
   pen.clearRect(0, 0, l.width, l.height);
-  pen.font = `13px ${font}`;
+  pen.font = `13px ${getComputedStyle(document.body).fontFamily}`;
   pen.lineJoin = "round";
+  drawScales(f);
+  inside(l, l.upper, () => {
+    drawKept(f);
+    drawLevels(f);
+    drawField(f);
+  });
+  inside(l, l.lower, () => drawLives(f));
+  drawQuery(f);
+  drawHovered(f);
+}
 
-  const first = Math.max(0, Math.ceil(view.from)), last = Math.min(total - 1, Math.floor(view.to));
-  const keys = view.kept;
-  const values = valueRange(h, first, last);
-  const yOf = (v) => l.upper.bottom - ((v - values.low) / (values.high - values.low)) * (l.upper.bottom - l.upper.top);
-  levelY = (j) => yOf(h.level[j]);
-  const rowHeight = (l.lower.bottom - l.lower.top) / h.rowCount;
-  const rowY = (r) => l.lower.bottom - (r + 0.5) * rowHeight;
-  const line = (x0, y0, x1, y1) => { pen.beginPath(); pen.moveTo(x0, y0); pen.lineTo(x1, y1); pen.stroke(); };
+// inside draws within a panel, with some room for whole marks at its edges.
+function inside(l, panel, drawing) {
+  pen.save();
+  pen.beginPath();
+  pen.rect(l.left - 6, panel.top - 6, l.right - l.left + 12, panel.bottom - panel.top + 12);
+  pen.clip();
+  drawing();
+  pen.restore();
+}
 
-  // Grids and scales. Those of the positions stand below each panel.
+function drawLine(x0, y0, x1, y1) {
+  pen.beginPath();
+  pen.moveTo(x0, y0);
+  pen.lineTo(x1, y1);
+  pen.stroke();
+}
+
+// drawScales draws grids and their numbers; those of the positions stand below each
+// panel.
+function drawScales(f) {
+  const { l, values } = f, rows = f.h.rowCount;
   pen.lineWidth = 1;
-  pen.strokeStyle = colour("line");
-  pen.fillStyle = colour("muted");
+  pen.strokeStyle = f.colour("line");
+  pen.fillStyle = f.colour("muted");
   pen.textAlign = "right";
   pen.textBaseline = "middle";
   const tick = niceStep(values.high - values.low, 6);
   for (let k = Math.ceil(values.low / tick); k * tick <= values.high; k++) {
-    line(l.left, yOf(k * tick), l.right, yOf(k * tick));
-    pen.fillText(decimal(k * tick), l.left - 8, yOf(k * tick));
+    drawLine(l.left, f.y(k * tick), l.right, f.y(k * tick));
+    pen.fillText(decimal(k * tick), l.left - 8, f.y(k * tick));
   }
-  const rowTick = Math.max(1, niceStep(h.rowCount, Math.max(1, (l.lower.bottom - l.lower.top) / 40)));
-  for (let r = rowTick; r <= h.rowCount; r += rowTick) pen.fillText(whole(r), l.left - 8, rowY(r - 1));
+  const rowTick = Math.max(1, niceStep(rows, Math.max(1, (l.lower.bottom - l.lower.top) / 40)));
+  for (let r = rowTick; r <= rows; r += rowTick) pen.fillText(whole(r), l.left - 8, l.lower.bottom - (r - 0.5) * f.rowHeight);
   pen.textAlign = "center";
-  pen.textBaseline = "top";
   const step = Math.max(1, niceStep(view.to - view.from, Math.max(2, (l.right - l.left) / 110)));
-  for (let t = Math.ceil(view.from / step) * step; t <= view.to; t += step) {
-    const x = xOf(l, t);
-    line(x, l.upper.top, x, l.upper.bottom);
-    line(x, l.lower.top, x, l.lower.bottom);
-    pen.fillText(whole(t), x, l.upper.bottom + 6);
-    pen.fillText(whole(t), x, l.lower.bottom + 6);
-  }
-  pen.fillText("token", (l.left + l.right) / 2, l.lower.bottom + 24);
-  for (const [panel, name] of [[l.upper, "field and levels"], [l.lower, "keys kept"]]) {
+  for (const panel of [l.upper, l.lower]) {
+    for (let t = Math.ceil(view.from / step) * step; t <= view.to; t += step) {
+      drawLine(f.x(t), panel.top, f.x(t), panel.bottom);
+      pen.fillText(whole(t), f.x(t), panel.bottom + 13);
+    }
     pen.save();
     pen.translate(14, (panel.top + panel.bottom) / 2);
     pen.rotate(-Math.PI / 2);
-    pen.textBaseline = "middle";
-    pen.fillText(name, 0, 0);
+    pen.fillText(panel === l.upper ? "field and levels" : "keys kept", 0, 0);
     pen.restore();
   }
+  pen.fillText("token", (l.left + l.right) / 2, l.lower.bottom + 31);
+}
 
-  const inside = (panel) => {
-    pen.save();
-    pen.beginPath();
-    pen.rect(l.left, panel.top - 4, l.right - l.left, panel.bottom - panel.top + 8);
-    pen.clip();
-  };
-  const pixelsPerToken = (l.right - l.left) / (view.to - view.from);
-
-  inside(l.upper);
-  // Kept keys: their level goes on to the query.
-  pen.globalAlpha = keys.length > 200 ? 0.25 : 0.8;
+// drawKept draws the level of every kept key on to the query.
+function drawKept(f) {
+  const { h, query } = f;
   pen.lineWidth = 1;
-  for (const name of ["fading", "live"]) {
-    pen.strokeStyle = colour(name);
+  for (const name of ["faint", "fading", "live"]) {
+    pen.globalAlpha = name === "faint" ? 0.15 : view.kept.length > 200 ? 0.3 : 0.8;
+    pen.strokeStyle = f.colour(name === "faint" ? "fading" : name);
     pen.beginPath();
-    for (const j of keys) {
-      const y = yOf(h.level[j]), fades = Math.min(h.fades[j], i);
-      pen.moveTo(xOf(l, name === "live" ? j : fades), y);
-      pen.lineTo(xOf(l, name === "live" ? fades : i), y);
+    for (const j of view.kept) {
+      if (name !== "live" && (name === "faint") !== faint(h, j, query)) continue;
+      const y = f.y(h.level[j]), fades = Math.min(h.fades[j], query);
+      pen.moveTo(f.x(name === "live" ? j : fades), y);
+      pen.lineTo(f.x(name === "live" ? fades : query), y);
     }
     pen.stroke();
   }
   pen.globalAlpha = 1;
-  // Levels as marks: those of dead and later keys first, so that they hide no other.
-  const size = Math.min(3.5, Math.max(1.5, pixelsPerToken / 3));
-  const marks = { later: [], dead: [], fading: [], live: [] };
-  for (let j = first; j <= last; j++) marks[state(h, j, i)].push(j);
+}
+
+// drawLevels marks the level of every key; those of dead and later keys first, so
+// that they hide no other.
+function drawLevels(f) {
+  const { h, query } = f, size = Math.min(3.5, Math.max(1.5, f.pixelsPerToken / 3));
+  const marks = { later: [], dead: [], faint: [], fading: [], live: [] };
+  for (let j = f.first; j <= f.last; j++) marks[faint(h, j, query) ? "faint" : state(h, j, query)].push(j);
   for (const [name, list] of Object.entries(marks)) {
-    pen.fillStyle = pen.strokeStyle = colour(name === "later" ? "dead" : name);
+    pen.fillStyle = pen.strokeStyle = f.colour({ later: "dead", faint: "fading" }[name] ?? name);
+    pen.globalAlpha = name === "faint" ? 0.35 : 1;
     const radius = name === "live" || name === "fading" ? size + 1.5 : size;
     pen.beginPath();
     for (const j of list) {
-      const x = xOf(l, j), y = yOf(h.level[j]);
-      pen.moveTo(x + radius, y);
-      pen.arc(x, y, radius, 0, 2 * Math.PI);
+      pen.moveTo(f.x(j) + radius, f.y(h.level[j]));
+      pen.arc(f.x(j), f.y(h.level[j]), radius, 0, 2 * Math.PI);
     }
     if (name === "later") pen.stroke(); else pen.fill();
   }
-  drawField(h, l, first, last, yOf, colour("field"), pixelsPerToken);
-  pen.restore();
+  pen.globalAlpha = 1;
+}
 
-  inside(l.lower);
-  // Lives: thick while live, thin while fading; pale where the query does not see
-  // the key. Where rows are narrow all are as high as a row, or a pixel.
-  const thick = rowHeight < 3 ? Math.max(1, rowHeight) : Math.min(rowHeight * 0.7, 9);
-  const thin = rowHeight < 3 ? thick : Math.max(1, Math.min(rowHeight * 0.3, 4));
+// drawField draws a line through the field; where several tokens share a pixel, it
+// goes from the least to the largest field of the pixel.
+function drawField(f) {
+  const { field } = f.h, each = Math.max(1, Math.floor(1 / f.pixelsPerToken));
+  pen.strokeStyle = f.colour("field");
+  pen.lineWidth = 1.5;
+  pen.beginPath();
+  for (let t = f.first; t <= f.last; t += each) {
+    let low = field[t], high = low;
+    for (let u = t + 1; u < Math.min(t + each, f.last + 1); u++) {
+      low = Math.min(low, field[u]);
+      high = Math.max(high, field[u]);
+    }
+    pen.lineTo(f.x(t), f.y(high)); // the first one begins the path
+    if (low !== high) pen.lineTo(f.x(t), f.y(low));
+  }
+  pen.stroke();
+}
+
+// drawLives draws a row for every key: thick while live, thin while fading; pale
+// where the key is not kept at the query.
+function drawLives(f) {
+  const { h, query } = f, space = f.pixelsPerToken > 4 ? 1 : 0; // between two keys in a row
   for (const seen of [false, true]) {
     pen.globalAlpha = seen ? 1 : 0.4;
-    for (const [name, width] of [["live", thick], ["fading", thin]]) {
-      pen.strokeStyle = colour(name);
-      pen.lineWidth = width;
+    for (const name of ["live", "fading"]) {
+      pen.strokeStyle = f.colour(name);
+      pen.lineWidth = name === "live" ? f.thick : f.thin;
       pen.beginPath();
-      for (let j = 0; j <= last; j++) {
-        if (h.dies[j] < first || (j <= i && i < h.dies[j]) !== seen) continue;
-        const start = name === "live" ? j : h.fades[j], end = name === "live" ? Math.min(h.fades[j], h.dies[j]) : h.dies[j];
+      for (let j = 0; j <= f.last; j++) {
+        if (h.dies[j] < f.first || (j <= query && query < h.dies[j]) !== seen) continue;
+        const [start, end] = name === "live" ? [j, h.fades[j]] : [h.fades[j], h.dies[j]];
         if (end <= start) continue;
-        const x = xOf(l, start);
-        pen.moveTo(x, rowY(h.row[j]));
-        pen.lineTo(Math.max(x + 1, xOf(l, end) - (pixelsPerToken > 4 ? 1 : 0)), rowY(h.row[j]));
+        pen.moveTo(f.x(start), f.row(j));
+        pen.lineTo(Math.max(f.x(start) + 1, f.x(end) - space), f.row(j));
       }
       pen.stroke();
     }
   }
   pen.globalAlpha = 1;
-  pen.restore();
-
-  // The query, and the key under the pointer.
-  if (i >= view.from && i <= view.to) {
-    pen.strokeStyle = pen.fillStyle = colour("query");
-    pen.lineWidth = 1.5;
-    line(xOf(l, i), l.upper.top, xOf(l, i), l.lower.bottom);
-    const label = `query ${whole(i)}`, half = pen.measureText(label).width / 2 + 2;
-    pen.textBaseline = "middle";
-    pen.textAlign = "center";
-    pen.fillText(label, Math.min(Math.max(xOf(l, i), l.left + half), l.right - half), l.upper.bottom + 33);
-  }
-  if (hovered >= first && hovered <= last) {
-    pen.strokeStyle = colour("text");
-    pen.lineWidth = 2;
-    pen.beginPath();
-    pen.arc(xOf(l, hovered), yOf(h.level[hovered]), 7, 0, 2 * Math.PI);
-    pen.stroke();
-    pen.lineWidth = 1;
-    const end = Math.min(Math.max(h.dies[hovered], hovered + 1), view.to);
-    pen.strokeRect(xOf(l, hovered) - 1, rowY(h.row[hovered]) - thick / 2 - 2, Math.max(3, xOf(l, end) - xOf(l, hovered)), thick + 4);
-  }
 }
 
-// drawField draws a line through the field; where several tokens share a pixel, it
-// goes from the least to the largest field of the pixel.
-function drawField(h, l, first, last, yOf, colour, pixelsPerToken) {
-  pen.strokeStyle = colour;
+function drawQuery(f) {
+  const { l, query } = f, x = f.x(query);
+  if (query < view.from || query > view.to) return;
+  pen.strokeStyle = pen.fillStyle = f.colour("query");
   pen.lineWidth = 1.5;
-  pen.beginPath();
-  const each = Math.max(1, Math.floor(1 / pixelsPerToken));
-  for (let t = first; t <= last; t += each) {
-    let low = h.field[t], high = low;
-    for (let u = t + 1; u < Math.min(t + each, last + 1); u++) {
-      low = Math.min(low, h.field[u]);
-      high = Math.max(high, h.field[u]);
-    }
-    const x = xOf(l, t);
-    if (t === first) pen.moveTo(x, yOf(high)); else pen.lineTo(x, yOf(high));
-    if (low !== high) pen.lineTo(x, yOf(low));
+  for (const panel of [l.upper, l.lower]) drawLine(x, panel.top, x, panel.bottom);
+  pen.textAlign = "center";
+  pen.textBaseline = "middle";
+  pen.fillText(`query ${whole(query)}`, Math.min(Math.max(x, l.left + 40), l.right - 40), l.upper.bottom + 33);
+}
+
+// drawHovered rings the key under the pointer in both panels.
+function drawHovered(f) {
+  const { h } = f, j = hovered;
+  if (j < 0) return;
+  pen.strokeStyle = f.colour("text");
+  if (j >= f.first && j <= f.last) {
+    pen.lineWidth = 2;
+    pen.beginPath();
+    pen.arc(f.x(j), f.y(h.level[j]), 7, 0, 2 * Math.PI);
+    pen.stroke();
   }
-  pen.stroke();
+  const start = Math.max(j, view.from), end = Math.min(Math.max(h.dies[j], j + 1), view.to);
+  if (end < start) return;
+  pen.lineWidth = 1;
+  pen.strokeRect(f.x(start) - 1, f.row(j) - f.thick / 2 - 2, Math.max(3, f.x(end) - f.x(start)), f.thick + 4);
 }
 
 // keyAt is the key at a point of the canvas: in the lower panel the one whose life
@@ -445,7 +487,9 @@ function fillText() {
 function colourText() {
   for (const span of text.children) {
     const j = Number(span.dataset.token);
-    span.className = state(view.head, j, view.query) + (j === view.query ? " query" : "") + (special.has(j) ? " mark" : "");
+    const name = state(view.head, j, view.query) + (faint(view.head, j, view.query) ? " faint" : "")
+      + (j === view.query ? " query" : "") + (special.has(j) ? " mark" : "");
+    if (span.className !== name) span.className = name; // setting it costs even where nothing changes
   }
 }
 
