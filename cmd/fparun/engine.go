@@ -181,7 +181,7 @@ func (f *engineFlags) newSession(e engine.Engine) (engine.Session, error) {
 	if err != nil || !f.audit {
 		return s, err
 	}
-	base, err := e.NewSession(typ, cache.Policy{Mode: cache.Off})
+	base, err := e.NewSession(typ, cache.Policy{Mode: cache.Off, Audit: true}) // token by token, as the other
 	if err != nil {
 		return nil, err
 	}

@@ -293,32 +293,30 @@ func TestLedgerAgainstReference(t *testing.T) {
 	}
 }
 
-// TestRaisedBound spends under a low bound and expects the rule of the mode
-// Measured to hold nothing back when the bound rises, and never to go below.
-func TestRaisedBound(t *testing.T) {
-	l := newLedger(1e-3, []float32{0})
-	p := &page{level: make([]float32, PageSlots), low: make([]float32, PageSlots)}
-	p.level[0] = 12
-	if !l.remove(p, 0, []float32{1}) {
-		t.Fatal("a key of penalty 12 stays under the bound 0")
+// TestMeasuredBound follows the bounds of the mode Measured: the product of the
+// largest lengths seen, which drop keys as a proved bound of the same size does.
+func TestMeasuredBound(t *testing.T) {
+	q := newSequence(Shape{QueryHeads: 4, KeyHeads: 2, FieldHeads: 2, KeyDim: 8, ValueDim: 4, Type: quant.F16}, 500, 6)
+	c := newCache(t, q.shape, Policy{Mode: Measured, Eps: 1e-3})
+	q.feed(t, c, 50, nil)
+	s := q.shape
+	for i, g := range c.Groups(0) {
+		for h := range 2 {
+			query, key := 0.0, 0.0
+			for at := range q.x.N {
+				query = max(query, length(q.x.Query[(at*4+2*i+h)*s.KeyDim:][:s.KeyDim]))
+				key = max(key, length(q.x.Key[(at*2+i)*s.KeyDim:][:s.KeyDim]))
+			}
+			if got, want := g.ledger.bound[h], float64(s.Scale)*query*key; got < want || got > want*1.01 {
+				t.Errorf("group %d, head %d: bound %g, expected a little more than %g", i, h, got, want)
+			}
+		}
 	}
-	before := l.spent[0]
-	l.raise(0, 1)
-	if want := before * math.Exp(2); math.Abs(l.spent[0]/want-1) > 1e-9 {
-		t.Errorf("spent %g, expected %g", l.spent[0], want)
-	}
-	l.raise(0, 0.5)
-	if l.bound[0] != 1 {
-		t.Errorf("the bound falls to %g", l.bound[0])
-	}
-	l.raise(0, 6) // what is gone now weighs more than eps
-	p.level[0] = 1e6
-	if l.spent[0] < 1e-3 || l.remove(p, 0, []float32{1}) {
-		t.Errorf("spent %g, and a key goes", l.spent[0])
-	}
-	l.prepare(1)
-	if !math.IsInf(float64(l.threshold[0]), 1) {
-		t.Errorf("threshold %g with nothing left to spend", l.threshold[0])
+	// By Cauchy and Schwarz no bound on elements below 1 is smaller than twice that.
+	proved := newCache(t, q.shape, Policy{Mode: Bounded, Eps: 1e-3, Bound: q.bound})
+	q.feed(t, proved, 50, nil)
+	if a, b := c.Stats().Kept, proved.Stats().Kept; a > b || a == 1 {
+		t.Errorf("kept %g, by the proved bound %g", a, b)
 	}
 }
 

@@ -29,14 +29,11 @@ func newLedger(eps float64, bound []float32) *ledger {
 	return l
 }
 
-// raise lifts the bound of a query head to u, which was measured. What was spent
-// under the old bound counts as much more as the new one allows; it may exceed
-// eps, and then no key goes until the end.
+// raise lifts the bound of a query head to u, which was measured. What is gone was
+// charged by what was known then: the rule promises nothing to later queries
+// anyway, and a budget that a longer query overdraws would let no key go again.
 func (l *ledger) raise(head int, u float64) {
-	if u > l.bound[head] {
-		l.spent[head] *= math.Exp(2 * (u - l.bound[head]))
-		l.bound[head] = u
-	}
+	l.bound[head] = max(l.bound[head], u)
 }
 
 // share is the largest weight that the next removed key of a head may have.
@@ -57,10 +54,7 @@ func (l *ledger) prepare(fieldHeads int) {
 	}
 	for h := range l.bound {
 		f := h * fieldHeads / len(l.bound)
-		t := math.Inf(1)
-		if s := l.share(h); s > 0 {
-			t = 2*l.bound[h] - math.Log(s)
-		}
+		t := 2*l.bound[h] - math.Log(l.share(h))
 		l.threshold[f] = max(l.threshold[f], float32(t*(1-1e-6)))
 	}
 }
@@ -69,7 +63,7 @@ func (l *ledger) prepare(fieldHeads int) {
 func (l *ledger) remove(p *page, s int, slope []float32) bool {
 	fieldHeads := len(slope)
 	for h := range l.bound {
-		if !(l.weight(p, s, slope, h, fieldHeads) <= l.share(h)) {
+		if l.weight(p, s, slope, h, fieldHeads) > l.share(h) {
 			return false
 		}
 	}

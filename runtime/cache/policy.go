@@ -40,7 +40,8 @@ type Policy struct {
 	// that the rule of safe eviction does not hold.
 	SelfPenalised bool
 	// Audit keeps the dropped keys aside and measures the weight that they would
-	// have had in every later query. It is slow, and frees no memory.
+	// have had in every later query. Tokens are taken in one by one. It is slow, and
+	// frees no memory.
 	Audit bool
 }
 

@@ -3,6 +3,7 @@ package cache
 import (
 	"errors"
 	"math/bits"
+	"slices"
 
 	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/internal/state"
@@ -92,15 +93,10 @@ func (g *Group) load(r *state.Reader, tokens int) {
 	state.Finite(r, "a field's base", g.clock.base)
 	if g.ledger != nil {
 		state.Finite(r, "a logit bound", g.ledger.bound)
-		state.Get(r, g.ledger.spent) // infinite after a bound that rose far
+		state.Finite(r, "the weight of removed keys", g.ledger.spent)
 		g.ledger.removed = state.One[float64](r)
-		if !(g.ledger.removed >= 0) {
-			r.Fail("the number of removed keys is %g", g.ledger.removed)
-		}
-		for _, s := range g.ledger.spent {
-			if !(s >= 0) {
-				r.Fail("the weight of removed keys is %g", s)
-			}
+		if !(g.ledger.removed >= 0 && slices.Min(g.ledger.spent) >= 0 && slices.Max(g.ledger.spent) <= g.ledger.eps) {
+			r.Fail("%g removed keys weigh %g, expected at most %g", g.ledger.removed, g.ledger.spent, g.ledger.eps)
 		}
 	}
 	if g.norms != nil {

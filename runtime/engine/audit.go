@@ -22,7 +22,8 @@ type Audit struct {
 const auditStep = 32
 
 // NewAudit makes a session of two empty ones of the same engine; base drops
-// nothing.
+// nothing. The policies of both should have Audit set, so that both compute in the
+// same way and no difference of rounding hides that of dropping.
 func NewAudit(s, base Session) *Audit { return &Audit{Session: s, base: base} }
 
 // Feed is Session.Feed, on both.

@@ -17,6 +17,7 @@ import (
 	"github.com/firstpassage/fpa/runtime/cache"
 	"github.com/firstpassage/fpa/runtime/convert"
 	"github.com/firstpassage/fpa/runtime/cpu"
+	"github.com/firstpassage/fpa/runtime/engine"
 	"github.com/firstpassage/fpa/runtime/generate"
 	"github.com/firstpassage/fpa/runtime/model"
 	"github.com/firstpassage/fpa/runtime/sample"
@@ -247,6 +248,10 @@ func TestAnswers(t *testing.T) {
 			{cache.Policy{Mode: cache.Exact}, quant.F16, 512},
 			{cache.Policy{Mode: cache.Exact}, quant.F32, 7},
 			{cache.Policy{Mode: cache.Bounded, Eps: 1e-3}, quant.F16, 1},
+			{cache.Policy{Mode: cache.Exact}, quant.Q8_0, 100},
+			{cache.Policy{Mode: cache.Measured, Eps: 1e-3}, quant.F16, 512},
+			{cache.Policy{Mode: cache.Budget, Keep: cache.Keep{Share: 0.1}}, quant.F16, 512},
+			{cache.Policy{Mode: cache.Budget, Keep: cache.Keep{Bytes: 100_000}}, quant.F16, 512},
 		} {
 			if p.Factor > 16 && c.policy.Mode == cache.Off && os.Getenv("FPA_LONG_TESTS") == "" {
 				continue // attention over every key of 16,384 tokens takes half a minute
@@ -315,6 +320,62 @@ func TestChunking(t *testing.T) {
 					t.Errorf("chunks of %d, cache %s: best token %d, uncompressed %d", calls, mode, b, a)
 				}
 			}
+		}
+	}
+}
+
+// TestAudit asks the prompt of 8 times the training length with dropped keys kept
+// aside: what was dropped must weigh no more than each mode promises, and the cache
+// must be small. Logits move by what another order of float32 sums does, to which
+// this model is sensitive.
+func TestAudit(t *testing.T) {
+	f, m := converted(t, quant.F16)
+	tok, err := f.Tokenizer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("prompt-8x.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := tok.Encode(string(text), tokenizer.EncodeOptions{AddSpecial: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		policy      cache.Policy
+		typ         quant.DType
+		eps, logits float64
+	}{
+		{cache.Policy{Mode: cache.Exact}, quant.F32, cache.ExactEps, 1e-3},
+		{cache.Policy{Mode: cache.Exact}, quant.F16, cache.ExactEps, 1e-3},
+		{cache.Policy{Mode: cache.Exact}, quant.Q8_0, cache.ExactEps, 1e-3},
+		{cache.Policy{Mode: cache.Bounded, Eps: 1e-3}, quant.F16, 1e-3, 1e-2},
+		{cache.Policy{Mode: cache.Measured, Eps: 1e-3}, quant.F16, 1e-3, 1e-2},
+	} {
+		e, err := cpu.New(m, cpu.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		c.policy.Audit = true
+		s, err := e.NewSession(c.typ, c.policy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		base, err := e.NewSession(c.typ, cache.Policy{Mode: cache.Off, Audit: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := engine.NewAudit(s, base)
+		if err := a.Feed(ids, nil, func(int, []float32) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		st := a.CacheStats()
+		t.Logf("%s %s: kept %.4f, largest weight removed %.2e, largest difference of a logit %.2e",
+			c.policy.Mode, c.typ, st.Kept, st.Audit.LargestWeight, st.Audit.LargestLogitDifference)
+		if st.Kept > 0.021 || st.Audit.LargestWeight > c.eps || st.Audit.LargestLogitDifference > c.logits || st.Audit.Positions != len(ids) {
+			t.Errorf("%s %s: kept %g, %+v; allowed are a weight of %g and a difference of %g", c.policy.Mode, c.typ, st.Kept, *st.Audit, c.eps, c.logits)
 		}
 	}
 }
