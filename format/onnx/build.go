@@ -348,7 +348,9 @@ func (b *Builder) Attribute(name string) {
 	b.fn.Attributes = append(b.fn.Attributes, name)
 }
 
-// Default declares an attribute of a function with its default.
+// Default declares an attribute of a function with its default. ONNX Runtime
+// follows defaults; the reference evaluator of the Python package does not, so a
+// call that gives every attribute runs in more places.
 func (b *Builder) Default(a *Attribute) {
 	if b.fn == nil {
 		b.fail("attribute %s: only a function declares attributes", quote(a.Name))

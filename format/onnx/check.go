@@ -17,6 +17,9 @@ const maxCheckDepth = 100
 // attributes that they have; tensors fit their type and shape. It follows the
 // reference checker (onnx.checker) where that is laxer than the text of the
 // specification: inputs and initializers of a nested graph may hide outer names.
+// It is laxer itself where runtimes are: that checker also wants a shape for
+// every input and output of the model, and a node's attributes and number of
+// inputs as the standard's operators have them.
 //
 // The error is a *format.FormatError that names the node, or a
 // *format.UnsupportedError for a format version that is too new.

@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/firstpassage/fpa/format"
 	"github.com/firstpassage/fpa/format/atomicfile"
 )
 
@@ -73,7 +74,7 @@ func DataPath(path string) string { return path + ".data" }
 // crash between the two renames leaves the new data beside the old model.)
 func WriteFile(path string, m *Model, opt WriteOptions) error {
 	if err := Check(m); err != nil {
-		return err
+		return format.WithPath(err, path)
 	}
 	places, dataSize, err := placeExternal(m, filepath.Base(DataPath(path)), opt.External)
 	if err != nil {

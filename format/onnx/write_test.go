@@ -235,8 +235,9 @@ func TestWriteRefuses(t *testing.T) {
 			t.Errorf("%v, expected an error with %q", err, want)
 		}
 	}
-	if err := WriteFile(filepath.Join(t.TempDir(), "m"), &Model{}, WriteOptions{}); err == nil {
-		t.Error("an empty model was written")
+	path := filepath.Join(t.TempDir(), "m")
+	if err := WriteFile(path, &Model{}, WriteOptions{}); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("an empty model: %v, expected an error with the path", err)
 	}
 }
 

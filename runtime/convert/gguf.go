@@ -363,7 +363,7 @@ func (c *conversion) metadata() error {
 	config.LogitBound = nil
 	if config.Field != model.FieldNone {
 		// What is written first drops nothing; bounds puts the numbers in its place.
-		config.LogitBound = slices.Repeat([]float32{float32(math.Inf(1))}, config.Blocks*config.Heads)
+		config.LogitBound = slices.Repeat([]float32{math.MaxFloat32}, config.Blocks*config.Heads)
 		if why := config.KeepsAll(); why != "" {
 			config.LogitBound = nil
 			c.report.Notes = append(c.report.Notes, "the cache will keep every key: "+why)

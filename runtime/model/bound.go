@@ -63,19 +63,22 @@ type keyRounding struct{ relative, largest, absolute, limit float64 }
 func roundingOf(cache quant.DType) (r keyRounding, ok bool) {
 	switch cache {
 	case quant.F32:
-		return keyRounding{limit: mostFloat}, true
+		return keyRounding{limit: longest}, true
 	case quant.F16:
 		return keyRounding{relative: 0x1p-10, absolute: 0x1p-25, limit: 65504}, true
 	case quant.Q8_0:
-		return keyRounding{largest: (1 + 0x1p-10) / 254, absolute: 0x1p-140, limit: mostFloat}, true
+		return keyRounding{largest: (1 + 0x1p-10) / 254, absolute: 0x1p-140, limit: longest}, true
 	}
 	return keyRounding{}, false
 }
 
 const (
-	// mostFloat is the largest length of a vector, and product of two, for which
-	// the float32 arithmetic of the engines certainly does not overflow.
-	mostFloat = 0x1p125
+	// longest is the largest length of a vector, and mostFloat the largest product of
+	// two, for which the engines' float32 arithmetic certainly does not overflow, not
+	// even where it multiplies by whole numbers to 127 and by Scale before it scales
+	// down.
+	longest   = 0x1p90
+	mostFloat = 0x1p120
 	// tiniest is twice what one operation on float32 can lose by underflow.
 	tiniest = 0x1p-148
 	// leastEps is the smallest epsilon of an RMS norm that keeps squares which
@@ -193,7 +196,7 @@ type vector struct{ length, element, err float64 }
 // on the sum of |q_i k_i|, of exact q and k. It is +Inf when an input can make the
 // arithmetic, or a key in the cache's type, overflow.
 func (m *Model) logitBound(most, sum float64, q, k vector, rounding keyRounding) float32 {
-	if !(q.length+q.err <= mostFloat && k.length+k.err <= mostFloat && k.element+k.err <= rounding.limit) {
+	if !(q.length+q.err <= longest && k.length+k.err <= longest && k.element+k.err <= rounding.limit) {
 		return float32(math.Inf(1))
 	}
 	kErr := k.err + math.Sqrt(float64(m.KeyDim))*(rounding.largest*(k.element+k.err)+rounding.absolute)

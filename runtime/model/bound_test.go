@@ -86,17 +86,10 @@ func (p *prober) logit(x, y, before []float32, position int) float64 {
 		half := make([]uint16, d)
 		quant.EncodeF16(half, k)
 		kernels.KeyDotsF16(s[:], q, half, d, m.Scale)
-	case quant.Q8_0: // one scale, the largest element over 127
-		scale := float32(0)
-		for _, v := range k {
-			scale = max(scale, float32(math.Abs(float64(v)))/127)
-		}
-		for c, v := range k {
-			if scale > 0 {
-				k[c] = scale * float32(math.Round(float64(v/scale)))
-			}
-		}
-		kernels.KeyDotsF32(s[:], q, k, d, m.Scale)
+	case quant.Q8_0:
+		bytes := make([]int8, d)
+		scale := kernels.QuantizeQ8(bytes, k)
+		kernels.KeyDotsQ8(s[:], q, bytes, []float32{scale}, d, m.Scale)
 	}
 	return math.Abs(float64(s[0]))
 }
@@ -414,21 +407,23 @@ func TestLogitBoundsExtremes(t *testing.T) {
 		change func(i, n int, query bool, v float32) float32 // element i of rows of n
 		proved []quant.DType
 	}{
-		"zero":          {func(int, int, bool, float32) float32 { return 0 }, cacheTypes},
-		"zero queries":  {func(_, _ int, query bool, v float32) float32 { return map[bool]float32{false: v}[query] }, cacheTypes},
-		"same rows":     {func(i, n int, _ bool, _ float32) float32 { return float32(i%n) - 20 }, cacheTypes},
-		"one element":   {func(i, _ int, _ bool, v float32) float32 { return map[bool]float32{true: v}[i == 3] }, cacheTypes},
-		"one column":    {func(i, n int, _ bool, v float32) float32 { return map[bool]float32{true: v}[i%n == 5] }, cacheTypes},
-		"tiny":          {scaled(1e-20, 1e-20), cacheTypes},
-		"subnormal":     {scaled(1, 1e-41), cacheTypes},
-		"half keys":     {scaled(1, 1e-7), cacheTypes}, // subnormal in F16
-		"vanishing":     {scaled(1e-44, 1e-44), cacheTypes},
-		"huge":          {scaled(1e15, 1e15), []quant.DType{quant.F32, quant.Q8_0}},
-		"huge queries":  {scaled(1e15, 1), cacheTypes},
-		"beyond F16":    {scaled(1, 1e5), []quant.DType{quant.F32, quant.Q8_0}},
-		"beyond all":    {scaled(1e20, 1e20), nil},
-		"not a number":  {func(int, int, bool, float32) float32 { return float32(math.NaN()) }, nil},
-		"infinite keys": {func(_, _ int, query bool, v float32) float32 { return map[bool]float32{true: v, false: float32(math.Inf(-1))}[query] }, nil},
+		"zero":         {func(int, int, bool, float32) float32 { return 0 }, cacheTypes},
+		"zero queries": {func(_, _ int, query bool, v float32) float32 { return map[bool]float32{false: v}[query] }, cacheTypes},
+		"same rows":    {func(i, n int, _ bool, _ float32) float32 { return float32(i%n) - 20 }, cacheTypes},
+		"one element":  {func(i, _ int, _ bool, v float32) float32 { return map[bool]float32{true: v}[i == 3] }, cacheTypes},
+		"one column":   {func(i, n int, _ bool, v float32) float32 { return map[bool]float32{true: v}[i%n == 5] }, cacheTypes},
+		"tiny":         {scaled(1e-20, 1e-20), cacheTypes},
+		"subnormal":    {scaled(1, 1e-41), cacheTypes},
+		"half keys":    {scaled(1, 1e-7), cacheTypes}, // subnormal in F16
+		"vanishing":    {scaled(1e-44, 1e-44), cacheTypes},
+		"huge":         {scaled(1e15, 1e15), []quant.DType{quant.F32, quant.Q8_0}},
+		"huge queries": {scaled(1e15, 1), cacheTypes},
+		"beyond F16":   {scaled(1, 1e5), []quant.DType{quant.F32, quant.Q8_0}},
+		"beyond all":   {scaled(1e20, 1e20), nil},
+		"not a number": {func(int, int, bool, float32) float32 { return float32(math.NaN()) }, nil},
+		"infinite keys": {func(_, _ int, query bool, v float32) float32 {
+			return map[bool]float32{true: v, false: float32(math.Inf(-1))}[query]
+		}, nil},
 	} {
 		for _, rope := range []int{0, 10} {
 			m := boundModel(t, boundCase{func(c *model.Config) {
@@ -497,5 +492,19 @@ func TestWideHead(t *testing.T) {
 	p := prober{m, 0, 0, quant.F16, modeltest.Reference(m)}
 	if reached := p.climb(rand.New(rand.NewPCG(45, 46))); !(reached <= u) || reached < 0.01*u {
 		t.Errorf("reached %g, the bound is %g", reached, u)
+	}
+}
+
+// BenchmarkLogitBounds has the attention of a decoder of 110M parameters.
+func BenchmarkLogitBounds(b *testing.B) {
+	c := modeltest.Config()
+	plain(&c)
+	c.Hidden, c.Blocks, c.Heads, c.KVHeads, c.FieldHeads, c.KeyDim, c.ValDim = 768, 12, 12, 12, 12, 64, 1
+	m, err := model.Build(c, modeltest.Random(c, 1, true).Tensors)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		m.LogitBounds(quant.F16)
 	}
 }

@@ -173,8 +173,8 @@ func (c *Config) Validate() error {
 			return bad("attention.logit_bound", "has %d entries, expected block_count x head_count = %d", len(c.LogitBound), c.Blocks*c.Heads)
 		}
 		for i, u := range c.LogitBound {
-			if !(u >= 0) {
-				return bad("attention.logit_bound", "entry %d is %g, expected a number of at least 0", i, u)
+			if !(u >= 0 && u <= math.MaxFloat32) {
+				return bad("attention.logit_bound", "entry %d is %g, expected a finite number of at least 0", i, u)
 			}
 		}
 	}

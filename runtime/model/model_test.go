@@ -158,6 +158,7 @@ func TestMalformed(t *testing.T) {
 		"rope scaling":            {set(fpa(gguf.RopeScalingType), gguf.ValueOf("yarn")), "yarn"},
 		"bound too short":         {set(fpa(gguf.LogitBound), gguf.ValueOf([]float32{1})), "logit_bound"},
 		"bound NaN":               {set(fpa(gguf.LogitBound), gguf.ValueOf(slices.Repeat([]float32{float32(math.NaN())}, 8))), "logit_bound"},
+		"bound infinite":          {set(fpa(gguf.LogitBound), gguf.ValueOf(slices.Repeat([]float32{float32(math.Inf(1))}, 8))), "logit_bound"},
 		"bound negative":          {set(fpa(gguf.LogitBound), gguf.ValueOf(slices.Repeat([]float32{-1}, 8))), "logit_bound"},
 		"bos outside":             {set(gguf.KeyBOS, u(1<<20)), "token"},
 		"eos string":              {set(gguf.KeyEOS, gguf.ValueOf("end")), "eos"},

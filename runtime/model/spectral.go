@@ -95,7 +95,7 @@ func project(l Linear, norm []float32, h, d int, root bool) projection {
 	p.all = math.Sqrt(engineSquares) * up
 	p.norm = math.Sqrt(squares) * up
 	p.lost = float64(n) * tiniest * (1 + largestWeight) * (1 + largestAbs(norm))
-	if held == d && p.norm <= mostFloat {
+	if held == d && p.norm <= longest {
 		g := gram(x, d, n)
 		slack := ulp * float64(n+8) * trace(g, d)
 		p.norm = min(p.norm, math.Sqrt(largestEigenvalue(g, d)+slack)*up)
@@ -159,13 +159,13 @@ func largestForm(p, r *projection, radius float64) float64 {
 		}
 	}
 	g := gram(t, d, d)
-	error := ulp * float64(d+8)
-	form := radius * radius * math.Sqrt(largestEigenvalue(g, d)+error*trace(g, d))
+	loss := ulp * float64(d+8)
+	form := radius * radius * math.Sqrt(largestEigenvalue(g, d)+loss*trace(g, d))
 	if p.biasLen > 0 || r.biasLen > 0 {
 		form += radius*(length(times(p.root, r.bias))+length(times(r.root, p.bias))) + math.Abs(dot(p.bias, r.bias))
 	}
 	// The last term covers the errors of t, and of the products with the biases.
-	return form + error*(radius*length(p.root)+p.biasLen)*(radius*length(r.root)+r.biasLen)
+	return form + loss*(radius*length(p.root)+p.biasLen)*(radius*length(r.root)+r.biasLen)
 }
 
 // gram is x x^T, [d, d], of x [d, n].
