@@ -100,16 +100,32 @@ func nestedInput(b *onnx.Builder, stem string, t onnx.DataType) onnx.Value {
 	return b.Input(b.Fresh(stem), tensorOf(t))
 }
 
+// as names the i-th output.
+func (w *writer) as(i int) onnx.Arg { return onnx.As(w.o.name(w.b, i)) }
+
+// append is past and new along the positions, as the i-th output.
+func (w *writer) append(i int, past, new onnx.Value) onnx.Value {
+	if w.in.hasPast() {
+		return w.b.Op("Concat", past, new, onnx.IntAttr("axis", 2), w.as(i))
+	}
+	return w.b.Op("Identity", new, w.as(i))
+}
+
+// low is the output present_low; low may hold anything where a position is
+// skipped.
+func (w *writer) low(low onnx.Value) onnx.Value {
+	return w.b.Op("Where", w.skip, w.inf, low, w.as(4))
+}
+
 // prepare computes what both forms need. Without a past, levels and lows are
 // those of the new positions alone.
 func (w *writer) prepare() {
 	b, in := w.b, w.in
 	w.batch, w.t = w.size(in.Query, 0), w.size(in.Query, 2)
 	w.hf = w.size(in.Field, 1)
-	w.presentLevel = in.Level
+	w.presentLevel = w.append(3, in.PastLevel, in.Level)
 	w.p = w.ints(0)
 	if in.hasPast() {
-		w.presentLevel = join(b, 2, in.PastLevel, in.Level)
 		w.p = w.size(in.PastLevel, 2)
 	}
 	w.s = w.size(w.presentLevel, 2)
@@ -124,11 +140,8 @@ func (w *writer) prepare() {
 // float32.
 func (w *writer) appendKeys() {
 	b, in := w.b, w.in
-	w.presentKey, w.presentValue = in.Key, in.Value
-	if in.hasPast() {
-		w.presentKey = join(b, 2, in.PastKey, in.Key)
-		w.presentValue = join(b, 2, in.PastValue, in.Value)
-	}
+	w.presentKey = w.append(1, in.PastKey, in.Key)
+	w.presentValue = w.append(2, in.PastValue, in.Value)
 	w.query, w.keys, w.values = in.Query, w.presentKey, w.presentValue
 	if w.o.Convert {
 		for _, v := range []*onnx.Value{&w.query, &w.keys, &w.values} {
@@ -151,11 +164,12 @@ func (w *writer) finish(y onnx.Value) onnx.Value {
 		keys = b.Op("Add", keys, b.Op("ReduceSum", past, w.ints(2)))
 	}
 	some := reshape(b, b.Op("Greater", keys, w.zero), w.batch, w.hf, w.ints(1), w.t, w.ints(1))
-	y = reshape(b, b.Op("Where", some, y, w.zero), w.batch, w.size(w.in.Query, 1), w.t, w.dv)
-	if w.o.Convert {
-		y = b.Op("CastLike", y, w.in.Query)
+	y = b.Op("Where", some, y, w.zero)
+	sizes := join(b, 0, w.batch, w.size(w.in.Query, 1), w.t, w.dv)
+	if !w.o.Convert {
+		return b.Op("Reshape", y, sizes, w.as(0))
 	}
-	return y
+	return b.Op("CastLike", b.Op("Reshape", y, sizes), w.in.Query, w.as(0))
 }
 
 // body writes the operator in blocks.
@@ -177,7 +191,7 @@ func (w *writer) body() Outputs {
 	low, y := out[0], out[1]
 	return Outputs{
 		Output: w.finish(y), PresentKey: w.presentKey, PresentValue: w.presentValue,
-		PresentLevel: w.presentLevel, PresentLow: b.Op("Where", w.skip, w.inf, low),
+		PresentLevel: w.presentLevel, PresentLow: w.low(low),
 	}
 }
 
@@ -388,14 +402,16 @@ func (w *writer) attention(queryHeads, fieldHeads int64) Outputs {
 	if w.o.Scale != 0 {
 		args = append(args, onnx.FloatAttr("scale", w.o.Scale))
 	}
-	r := Outputs{PresentLevel: w.presentLevel, PresentLow: b.Op("Where", w.skip, w.inf, out[0])}
+	r := Outputs{PresentLevel: w.presentLevel, PresentLow: w.low(out[0])}
+	var y onnx.Value
 	if w.in.hasPast() {
-		y := b.Ops(3, "Attention", append(args, w.in.PastKey, w.in.PastValue)...)
-		r.Output, r.PresentKey, r.PresentValue = y[0], y[1], y[2]
+		args = append(args, w.in.PastKey, w.in.PastValue, onnx.As(b.Fresh("y"), w.o.name(b, 1), w.o.name(b, 2)))
+		out := b.Ops(3, "Attention", args...)
+		y, r.PresentKey, r.PresentValue = out[0], out[1], out[2]
 	} else {
-		r.Output, r.PresentKey, r.PresentValue = b.Op("Attention", args...), w.in.Key, w.in.Value
+		y = b.Op("Attention", args...)
+		r.PresentKey, r.PresentValue = w.append(1, "", w.in.Key), w.append(2, "", w.in.Value)
 	}
-	y := reshape(b, r.Output, w.batch, w.hf, w.ints(-1), w.t, w.dv)
-	r.Output = w.finish(y)
+	r.Output = w.finish(reshape(b, y, w.batch, w.hf, w.ints(-1), w.t, w.dv))
 	return r
 }

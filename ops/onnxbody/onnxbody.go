@@ -64,6 +64,10 @@ const (
 	AttentionOpset = 23
 )
 
+// defaultsOpset is the first operator set that came with a version of the format
+// in which attributes of functions can have defaults.
+const defaultsOpset = 19
+
 // Options say which operator is meant.
 type Options struct {
 	Interval string  // Exclusive or Inclusive; empty: Exclusive
@@ -73,6 +77,19 @@ type Options struct {
 	// back after, for models where they have another type. A function always
 	// does, which costs nothing where they are float32.
 	Convert bool
+
+	// Names are the names of the outputs, in the order of OutputNames; where they
+	// end or are empty, names are made up. Giving a name later, by Identity, may
+	// cost a copy of all keys.
+	Names []string
+}
+
+// name is the name of the i-th output in b.
+func (o *Options) name(b *onnx.Builder, i int) string {
+	if i < len(o.Names) && o.Names[i] != "" {
+		return o.Names[i]
+	}
+	return b.Fresh(OutputNames[i])
 }
 
 func (o *Options) check() error {
@@ -134,7 +151,11 @@ func Node(b *onnx.Builder, in Inputs, o Options) (Outputs, error) {
 	if err := errors2(o.check(), in.check()); err != nil {
 		return Outputs{}, err
 	}
-	out := b.Ops(5, Domain+"::"+Name,
+	var names []string
+	for i := range OutputNames {
+		names = append(names, o.name(b, i))
+	}
+	out := b.Ops(5, Domain+"::"+Name, onnx.As(names...),
 		in.Query, in.Key, in.Value, in.Field, in.Level, in.Slope, onnx.Inputs(in.past()...),
 		onnx.FloatAttr("scale", o.Scale), onnx.StringAttr("interval", o.Interval))
 	return Outputs{out[0], out[1], out[2], out[3], out[4]}, b.Err()
@@ -144,7 +165,8 @@ func Node(b *onnx.Builder, in Inputs, o Options) (Outputs, error) {
 // MinOpset on. The attribute "scale" is read from the node, with 0 standing for
 // 1/sqrt of the keys' width. The body does not look at the attribute "interval",
 // since strings cannot be compared in all of these operator sets: it is for
-// nodes whose interval is o's.
+// nodes whose interval is o's. Below opset 19, whose models come in a version of
+// the format without defaults, nodes must give both attributes, as Node does.
 //
 // With past, the function takes all ten inputs, else the first six. A body
 // cannot tell an input that is left out from one that is there, so a model uses
@@ -166,9 +188,14 @@ func Function(opset int64, past bool, o Options) (*onnx.Function, error) {
 	for i, n := range names {
 		values[i] = b.Input(n, nil)
 	}
-	b.Default(onnx.FloatAttr("scale", o.Scale))
-	b.Default(onnx.StringAttr("interval", o.Interval))
-	o.Convert = true
+	if opset < defaultsOpset {
+		b.Attribute("scale")
+		b.Attribute("interval")
+	} else {
+		b.Default(onnx.FloatAttr("scale", o.Scale))
+		b.Default(onnx.StringAttr("interval", o.Interval))
+	}
+	o.Convert, o.Names = true, OutputNames
 	w := newWriter(b, Inputs{
 		values[0], values[1], values[2], values[3], values[4], values[5],
 		values[6], values[7], values[8], values[9],
@@ -176,8 +203,8 @@ func Function(opset int64, past bool, o Options) (*onnx.Function, error) {
 	given := b.Op("Constant", onnx.Ref("value_float", "scale", onnx.KindFloat))
 	w.scale = b.Op("Where", b.Op("Equal", given, w.zero), w.defaultScale(), given)
 	out := w.body()
-	for i, v := range []onnx.Value{out.Output, out.PresentKey, out.PresentValue, out.PresentLevel, out.PresentLow} {
-		b.Output(b.Op("Identity", v, onnx.As(OutputNames[i])), nil)
+	for _, v := range []onnx.Value{out.Output, out.PresentKey, out.PresentValue, out.PresentLevel, out.PresentLow} {
+		b.Output(v, nil)
 	}
 	return b.Function(onnx.Opset{Version: opset})
 }

@@ -157,6 +157,7 @@ type form struct {
 	past, half bool
 	o          Options
 	heads      [2]int64 // query and field heads; 0: any
+	named      bool     // the outputs have the operator's names
 }
 
 // write writes a model of the operator alone.
@@ -185,11 +186,17 @@ func (f form) write(t *testing.T, dir string) string {
 	}
 	inputs := Inputs{in[0], in[1], in[2], in[3], in[4], in[5], in[6], in[7], in[8], in[9]}
 	m := &onnx.Model{IRVersion: 8, ProducerName: "test", Opsets: []onnx.Opset{{Version: f.opset}}}
-	if f.opset > 20 {
+	switch {
+	case f.opset >= AttentionOpset:
 		m.IRVersion = 11
+	case f.opset >= defaultsOpset:
+		m.IRVersion = 9
 	}
 	var out Outputs
 	var err error
+	if f.named {
+		f.o.Names = OutputNames
+	}
 	switch f.name {
 	case "function":
 		m.Opsets = append(m.Opsets, onnx.Opset{Domain: Domain, Version: Version})
@@ -212,7 +219,7 @@ func (f form) write(t *testing.T, dir string) string {
 		onnx.TensorOf(onnx.Float, "B", hf, "S"), onnx.TensorOf(onnx.Float, "B", hf, "S"),
 	}
 	for i, v := range []onnx.Value{out.Output, out.PresentKey, out.PresentValue, out.PresentLevel, out.PresentLow} {
-		b.Output(b.Op("Identity", v, onnx.As(OutputNames[i])), results[i])
+		b.Output(v, results[i])
 	}
 	if m.Graph, err = b.Graph(); err != nil {
 		t.Fatal(err)
@@ -264,6 +271,10 @@ func TestForms(t *testing.T) {
 		{name: "inline", opset: 17, past: true, o: Options{Scale: 0.3}},
 		{name: "inline", opset: 17, past: false},
 		{name: "inline", opset: 18, past: true, half: true, o: Options{Interval: Inclusive, Convert: true}},
+		{name: "function", opset: 17, past: true, named: true},
+		{name: "inline", opset: 17, past: true, named: true},
+		{name: "inline", opset: 17, past: false, named: true},
+		{name: "attention", opset: AttentionOpset, past: true, named: true, heads: [2]int64{4, 4}},
 	}
 	for _, heads := range [][2]int64{{1, 1}, {4, 2}, {6, 1}, {6, 6}} {
 		for _, past := range []bool{true, false} {
@@ -385,7 +396,7 @@ func cut(x onnxtest.Tensor, from, to int) onnxtest.Tensor {
 // defaults count.
 func TestDefaultScale(t *testing.T) {
 	python := onnxtest.Start(t)
-	f := form{name: "function", opset: 17, past: true}
+	f := form{name: "function", opset: defaultsOpset, past: true}
 	dir := t.TempDir()
 	path := f.write(t, dir)
 	file, err := onnx.Open(path, format.Limits{})
