@@ -72,6 +72,9 @@ func runTrace(ctx context.Context, stdin io.Reader, stderr io.Writer, f *traceFl
 	if err != nil {
 		return err
 	}
+	if f.backend == "auto" {
+		f.backend = "cpu" // it tells its fields
+	}
 	proving := f.engineFlags
 	proving.mode = string(cache.Exact) // the page needs the bound on the logits even with --cache off
 	r, t, err := proving.openText()

@@ -43,6 +43,7 @@ function load(index) {
     const dies = d.dies ? ints(d.dies) : new Int32Array(total).fill(total);
     d.loaded = {
       index, layer: d.layer, head: d.head, slope: d.slope,
+      deadAt: d.deadAt, // the penalty at which a key is dead; undefined: none is
       field, level: d.level ? numbers(d.level) : field,
       fades, dies, ...rows(dies),
     };
@@ -177,20 +178,22 @@ function hideTooltip() {
 
 const canvas = byId("canvas");
 const pen = canvas.getContext("2d");
-const gap = { left: 84, right: 32, top: 12, middle: 46, bottom: 44 };
+const gap = { left: 84, right: 32, top: 12, axis: 50, between: 22, bottom: 44 };
 let hovered = -1; // the key under the pointer
-let levelY = () => NaN; // where the level of a key was last drawn
+let levelY = () => NaN, penaltyY = () => NaN; // where a key's level and penalty were last drawn
 
-// layout measures the canvas: the upper panel takes what the lower one, whose rows
-// are at most 14 pixels high, leaves; the lower one has at least a fifth.
+// layout measures the canvas. It has three panels: field and levels, penalties, and
+// lives, whose rows are at most 14 pixels high; the first takes what the others leave.
 function layout() {
   const width = canvas.clientWidth, height = canvas.clientHeight;
-  const inner = height - gap.top - gap.middle - gap.bottom;
-  const lower = Math.min(Math.max(view.head.rowCount * 14, inner * 0.2), inner * 0.5);
+  const inner = height - gap.top - gap.axis - gap.between - gap.bottom;
+  const penalties = inner * 0.15, lives = Math.min(Math.max(view.head.rowCount * 14, inner * 0.15), inner * 0.4);
+  const panel = (top, size) => ({ top, bottom: top + size });
+  const upper = panel(gap.top, inner - penalties - lives);
+  const middle = panel(upper.bottom + gap.axis, penalties);
   return {
     width, height, left: gap.left, right: width - gap.right,
-    upper: { top: gap.top, bottom: gap.top + inner - lower },
-    lower: { top: gap.top + inner - lower + gap.middle, bottom: height - gap.bottom },
+    upper, middle, lower: panel(middle.bottom + gap.between, lives),
   };
 }
 
@@ -204,7 +207,7 @@ function niceStep(span, steps) {
   return power * (raw / power > 5 ? 10 : raw / power > 2 ? 5 : raw / power > 1 ? 2 : 1);
 }
 
-// range is the span of what the upper panel shows of field and levels.
+// valueRange is the span of the fields and levels that the upper panel shows.
 function valueRange(h, first, last) {
   let low = Infinity, high = -Infinity;
   const take = (v) => { low = Math.min(low, v); high = Math.max(high, v); };
@@ -219,17 +222,19 @@ function valueRange(h, first, last) {
 function frame() {
   const h = view.head, l = layout();
   const first = Math.max(0, Math.ceil(view.from)), last = Math.min(total - 1, Math.floor(view.to));
-  const values = valueRange(h, first, last);
+  const values = valueRange(h, first, last), most = h.deadAt ?? 40;
   const rowHeight = (l.lower.bottom - l.lower.top) / h.rowCount;
   const style = getComputedStyle(document.documentElement);
   return {
     h, l, first, last, values, rowHeight, query: view.query,
+    most, // the largest penalty that is told from larger ones
     pixelsPerToken: (l.right - l.left) / (view.to - view.from),
-    // Where rows are narrow a life is as high as its row, or a pixel.
-    thick: rowHeight < 3 ? Math.max(1, rowHeight) : Math.min(rowHeight * 0.7, 9),
-    thin: rowHeight < 3 ? Math.max(1, rowHeight) : Math.max(1, Math.min(rowHeight * 0.3, 4)),
+    // Where rows are narrow a life fills its row, and a little more against stripes.
+    thick: rowHeight < 3 ? rowHeight + 1 : Math.min(rowHeight * 0.7, 9),
+    thin: rowHeight < 3 ? rowHeight + 1 : Math.max(1, Math.min(rowHeight * 0.3, 4)),
     x: (t) => xOf(l, t),
     y: (v) => l.upper.bottom - ((v - values.low) / (values.high - values.low)) * (l.upper.bottom - l.upper.top),
+    penalty: (p) => l.middle.bottom - (Math.min(p, most) / most) * (l.middle.bottom - l.middle.top),
     row: (j) => l.lower.bottom - (h.row[j] + 0.5) * rowHeight,
     colour: (name) => style.getPropertyValue(`--${name}`).trim(),
   };
@@ -238,6 +243,7 @@ function frame() {
 function draw() {
   const f = frame(), { l } = f, scale = devicePixelRatio || 1;
   levelY = (j) => f.y(f.h.level[j]);
+  penaltyY = (j) => f.penalty(view.penalties[j]);
   canvas.width = Math.round(l.width * scale);
   canvas.height = Math.round(l.height * scale);
   pen.setTransform(scale, 0, 0, scale, 0, 0);
@@ -247,9 +253,10 @@ function draw() {
   drawScales(f);
   inside(l, l.upper, () => {
     drawKept(f);
-    drawLevels(f);
+    drawMarks(f, f.first, f.last, levelY);
     drawField(f);
   });
+  inside(l, l.middle, () => drawMarks(f, f.first, Math.min(f.last, f.query), penaltyY));
   inside(l, l.lower, () => drawLives(f));
   drawQuery(f);
   drawHovered(f);
@@ -272,8 +279,8 @@ function drawLine(x0, y0, x1, y1) {
   pen.stroke();
 }
 
-// drawScales draws grids and their numbers; those of the positions stand below each
-// panel.
+// drawScales draws grids and their numbers; those of the positions stand below the
+// first panel and the last.
 function drawScales(f) {
   const { l, values } = f, rows = f.h.rowCount;
   pen.lineWidth = 1;
@@ -286,19 +293,26 @@ function drawScales(f) {
     drawLine(l.left, f.y(k * tick), l.right, f.y(k * tick));
     pen.fillText(decimal(k * tick), l.left - 8, f.y(k * tick));
   }
+  const middle = niceStep(f.most, 3);
+  for (let p = 0; p <= f.most * 0.8; p += middle) {
+    drawLine(l.left, f.penalty(p), l.right, f.penalty(p));
+    pen.fillText(decimal(p), l.left - 8, f.penalty(p));
+  }
+  drawLine(l.left, f.penalty(f.most), l.right, f.penalty(f.most));
+  pen.fillText(f.h.deadAt === undefined ? `≥ ${f.most}` : "dead", l.left - 8, f.penalty(f.most));
   const rowTick = Math.max(1, niceStep(rows, Math.max(1, (l.lower.bottom - l.lower.top) / 40)));
   for (let r = rowTick; r <= rows; r += rowTick) pen.fillText(whole(r), l.left - 8, l.lower.bottom - (r - 0.5) * f.rowHeight);
   pen.textAlign = "center";
   const step = Math.max(1, niceStep(view.to - view.from, Math.max(2, (l.right - l.left) / 110)));
-  for (const panel of [l.upper, l.lower]) {
+  for (const [panel, name] of [[l.upper, "field and levels"], [l.middle, "penalty"], [l.lower, "keys kept"]]) {
     for (let t = Math.ceil(view.from / step) * step; t <= view.to; t += step) {
       drawLine(f.x(t), panel.top, f.x(t), panel.bottom);
-      pen.fillText(whole(t), f.x(t), panel.bottom + 13);
+      if (panel !== l.middle) pen.fillText(whole(t), f.x(t), panel.bottom + 13);
     }
     pen.save();
     pen.translate(14, (panel.top + panel.bottom) / 2);
     pen.rotate(-Math.PI / 2);
-    pen.fillText(panel === l.upper ? "field and levels" : "keys kept", 0, 0);
+    pen.fillText(name, 0, 0);
     pen.restore();
   }
   pen.fillText("token", (l.left + l.right) / 2, l.lower.bottom + 31);
@@ -306,10 +320,10 @@ function drawScales(f) {
 
 // drawKept draws the level of every kept key on to the query.
 function drawKept(f) {
-  const { h, query } = f;
+  const { h, query } = f, many = view.kept.length > 200;
   pen.lineWidth = 1;
   for (const name of ["faint", "fading", "live"]) {
-    pen.globalAlpha = name === "faint" ? 0.15 : view.kept.length > 200 ? 0.3 : 0.8;
+    pen.globalAlpha = name === "faint" ? (many ? 0.12 : 0.35) : many ? 0.3 : 0.8;
     pen.strokeStyle = f.colour(name === "faint" ? "fading" : name);
     pen.beginPath();
     for (const j of view.kept) {
@@ -323,20 +337,20 @@ function drawKept(f) {
   pen.globalAlpha = 1;
 }
 
-// drawLevels marks the level of every key; those of dead and later keys first, so
-// that they hide no other.
-function drawLevels(f) {
+// drawMarks marks the keys from first to last, at the heights that yOf gives; dead
+// and later ones first, so that they hide no other.
+function drawMarks(f, first, last, yOf) {
   const { h, query } = f, size = Math.min(3.5, Math.max(1.5, f.pixelsPerToken / 3));
   const marks = { later: [], dead: [], faint: [], fading: [], live: [] };
-  for (let j = f.first; j <= f.last; j++) marks[faint(h, j, query) ? "faint" : state(h, j, query)].push(j);
+  for (let j = first; j <= last; j++) marks[faint(h, j, query) ? "faint" : state(h, j, query)].push(j);
   for (const [name, list] of Object.entries(marks)) {
     pen.fillStyle = pen.strokeStyle = f.colour({ later: "dead", faint: "fading" }[name] ?? name);
     pen.globalAlpha = name === "faint" ? 0.35 : 1;
     const radius = name === "live" || name === "fading" ? size + 1.5 : size;
     pen.beginPath();
     for (const j of list) {
-      pen.moveTo(f.x(j) + radius, f.y(h.level[j]));
-      pen.arc(f.x(j), f.y(h.level[j]), radius, 0, 2 * Math.PI);
+      pen.moveTo(f.x(j) + radius, yOf(j));
+      pen.arc(f.x(j), yOf(j), radius, 0, 2 * Math.PI);
     }
     if (name === "later") pen.stroke(); else pen.fill();
   }
@@ -390,22 +404,24 @@ function drawQuery(f) {
   if (query < view.from || query > view.to) return;
   pen.strokeStyle = pen.fillStyle = f.colour("query");
   pen.lineWidth = 1.5;
-  for (const panel of [l.upper, l.lower]) drawLine(x, panel.top, x, panel.bottom);
+  for (const panel of [l.upper, l.middle, l.lower]) drawLine(x, panel.top, x, panel.bottom);
   pen.textAlign = "center";
   pen.textBaseline = "middle";
   pen.fillText(`query ${whole(query)}`, Math.min(Math.max(x, l.left + 40), l.right - 40), l.upper.bottom + 33);
 }
 
-// drawHovered rings the key under the pointer in both panels.
+// drawHovered rings the key under the pointer in every panel.
 function drawHovered(f) {
   const { h } = f, j = hovered;
   if (j < 0) return;
   pen.strokeStyle = f.colour("text");
   if (j >= f.first && j <= f.last) {
     pen.lineWidth = 2;
-    pen.beginPath();
-    pen.arc(f.x(j), f.y(h.level[j]), 7, 0, 2 * Math.PI);
-    pen.stroke();
+    for (const y of j <= f.query ? [levelY(j), penaltyY(j)] : [levelY(j)]) {
+      pen.beginPath();
+      pen.arc(f.x(j), y, 7, 0, 2 * Math.PI);
+      pen.stroke();
+    }
   }
   const start = Math.max(j, view.from), end = Math.min(Math.max(h.dies[j], j + 1), view.to);
   if (end < start) return;
@@ -413,23 +429,25 @@ function drawHovered(f) {
   pen.strokeRect(f.x(start) - 1, f.row(j) - f.thick / 2 - 2, Math.max(3, f.x(end) - f.x(start)), f.thick + 4);
 }
 
-// keyAt is the key at a point of the canvas: in the lower panel the one whose life
-// is drawn there; in the upper one the kept key whose level is drawn there, else the
-// token at that position; -1 outside.
+// keyAt is the key at a point of the canvas; -1 where there is none. Among the lives
+// it is the one that is drawn there. Above it is the kept key whose level, as far as
+// it is drawn, or whose penalty is near, else the token at that position.
 function keyAt(x, y) {
   const l = layout(), h = view.head, t = tokenAt(l, x);
   if (t < view.from - 0.5 || t > view.to + 0.5) return -1;
-  if (y >= l.lower.top && y <= l.lower.bottom) {
+  if (y > l.middle.bottom + 10) {
     const r = Math.floor(((l.lower.bottom - y) / (l.lower.bottom - l.lower.top)) * h.rowCount);
     for (let j = clampToken(t); j >= 0; j--) {
       if (h.row[j] === r) return j <= t && t < Math.max(h.dies[j], j + 1) ? j : -1;
     }
     return -1;
   }
-  let found = clampToken(t), nearest = 5; // pixels
+  const levels = y < l.upper.bottom + 10;
+  let found = clampToken(t), nearest = 6; // pixels
   for (const j of view.kept) {
-    const off = Math.abs(levelY(j) - y);
-    if (off < nearest && x > xOf(l, j) - 5 && t < view.query + 1) {
+    const from = xOf(l, j), to = levels ? xOf(l, view.query) : from;
+    const off = Math.hypot(Math.max(0, from - x, x - to), (levels ? levelY(j) : penaltyY(j)) - y);
+    if (off < nearest) {
       nearest = off;
       found = j;
     }

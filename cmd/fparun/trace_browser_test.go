@@ -358,7 +358,7 @@ func TestTraceBrowser(t *testing.T) {
 	}
 	pictures := map[string]*image.RGBA{}
 	for _, scheme := range []string{"light", "dark"} {
-		b.open(path, scheme, 1400, 1100)
+		b.open(path, scheme, 1400, 1400)
 		m := b.picture(scheme)
 		brightness, share, colours := ink(b.canvas(m))
 		if share < 0.05 || share > 0.5 || colours < 20 || (brightness > 0.5) != (scheme == "light") {
@@ -433,6 +433,13 @@ func hover(b *browser) {
 	b.mouse(x+w*0.8, y+lineY, "mouseMoved")
 	if line := tip("a level"); !strings.Contains(line, "live at query 2,039: penalty 0") {
 		b.t.Errorf("the tooltip of a kept key's level says %q", line)
+	}
+	// The penalty of a kept key; two tokens share a pixel there.
+	var at [3]float64
+	b.eval("[view.kept[3], xOf(layout(), view.kept[3]), penaltyY(view.kept[3])]", &at)
+	b.mouse(x+1+at[1], y+1+at[2], "mouseMoved") // within a border of a pixel
+	if key := tip("a penalty"); !strings.Contains(key, fmt.Sprintf("token %.0f of", at[0])) {
+		b.t.Errorf("the tooltip of token %.0f's penalty says %q", at[0], key)
 	}
 	b.mouse(2, 2, "mouseMoved")
 	var hidden bool

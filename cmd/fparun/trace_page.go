@@ -94,10 +94,10 @@ type dataHead struct {
 	Head   int      `json:"head"`
 	Slope  float64  `json:"slope"`
 	Field  series   `json:"field"`
-	Level  *series  `json:"level,omitempty"` // absent: the field
-	Fades  string   `json:"fades"`           // see lives; int32 in base64
-	Dies   string   `json:"dies,omitempty"`  // absent: never
-	DeadAt *float64 `json:"deadAt,omitempty"`
+	Level  *series  `json:"level,omitempty"`  // absent: the field
+	Fades  string   `json:"fades"`            // see lives; int32 in base64
+	Dies   string   `json:"dies,omitempty"`   // absent: never
+	DeadAt *float64 `json:"deadAt,omitempty"` // the penalty; absent: none
 }
 
 // series are numbers as whole multiples of a step.
@@ -165,8 +165,8 @@ func newPage(f *traceFlags, r *running, t *tokenizer.Tokenizer, ids []int32, hea
 			level := newSeries(x.level)
 			d.Level = &level
 		}
-		if !math.IsInf(x.bound, 1) {
-			d.Dies = encodeInts(x.dies)
+		if dead := deadPenalty(x.bound, traceEps(f)); !math.IsInf(dead, 1) {
+			d.Dies, d.DeadAt = encodeInts(x.dies), &dead
 		}
 		data.Heads = append(data.Heads, d)
 		// The busiest of the heads that let keys go shows most.
