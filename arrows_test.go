@@ -164,8 +164,29 @@ func TestArrows(t *testing.T) {
 	}
 }
 
-// TestBinaries keeps out of the two commands what is only good for tests.
+// TestWithoutCgo keeps XLA out of the tests of a build without a C compiler too,
+// so that the graph packages can be tested there on gomlx's pure-Go backend.
+func TestWithoutCgo(t *testing.T) {
+	gomlx := false
+	for _, p := range goList(t, []string{"CGO_ENABLED=0"}, "-test", "./ops/...", "./runtime/...") {
+		gomlx = gomlx || within(p.ImportPath, "github.com/gomlx/gomlx")
+		if within(p.ImportPath, "github.com/gomlx/go-xla") {
+			t.Errorf("%s is part of a test without cgo; the file that imports it needs //go:build cgo", p.ImportPath)
+		}
+	}
+	if !gomlx {
+		t.Error("no test depends on gomlx, so this one proves nothing")
+	}
+}
+
+// TestBinaries keeps out of the two commands what is only good for tests, and
+// gomlx, which is for engines, out of the converter.
 func TestBinaries(t *testing.T) {
+	for _, p := range goList(t, nil, "./cmd/fpaconv") {
+		if within(p.ImportPath, "github.com/gomlx") {
+			t.Errorf("fpaconv depends on %s", p.ImportPath)
+		}
+	}
 	for _, p := range goList(t, nil, "./cmd/...") {
 		if within(p.ImportPath, "github.com/owulveryck/onnx-go") || within(p.ImportPath, module+"/testmodels") {
 			t.Errorf("a command depends on %s", p.ImportPath)
