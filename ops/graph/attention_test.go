@@ -119,8 +119,8 @@ func near(t testing.TB, what string, got, want []float64, limit float64) float64
 	return worst
 }
 
-// shapes are those that the operator is tested on.
-func shapes(rng *rand.Rand) []shape {
+// problems are the sizes that the operator is tested on.
+func problems(rng *rand.Rand) []shape {
 	list := []shape{
 		{1, 1, 1, 1, 1, 1, 1},
 		{1, 2, 1, 2, 2, 2, 3},
@@ -144,7 +144,7 @@ func TestAttention(t *testing.T) {
 	onBackends(t, func(t *testing.T, b backends.Backend) {
 		rng := rand.New(rand.NewPCG(1, 2))
 		var worstOutput, worstGradient float64
-		for n, s := range shapes(rng) {
+		for n, s := range problems(rng) {
 			if b.Name() == "xla" && n != 1 && n != 3 { // XLA takes a second or two to compile each
 				continue
 			}

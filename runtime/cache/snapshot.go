@@ -2,6 +2,7 @@ package cache
 
 import (
 	"errors"
+	"math"
 	"math/bits"
 	"slices"
 
@@ -29,7 +30,7 @@ func (c *Cache) Save(w *state.Writer) error {
 // Load reads what Save wrote into a new cache of the same shape and policy. An
 // error is left in r.
 func (c *Cache) Load(r *state.Reader) {
-	const mostTokens = 1 << 40
+	const mostTokens = math.MaxInt32
 	c.tokens = state.Int(r, "the number of tokens", mostTokens)
 	c.peak = state.One[int64](r)
 	for _, layer := range c.groups {
@@ -61,6 +62,16 @@ func (g *Group) save(w *state.Writer) {
 	state.PutInt(w, len(g.pages))
 	for _, p := range g.pages {
 		state.Put(w, p.live)
+		// Which pages attention skips, and which it looks at for dead keys, is part of
+		// the order of its sums.
+		state.Put(w, p.worst...)
+		for _, dead := range p.dead {
+			flag := uint8(0)
+			if dead {
+				flag = 1
+			}
+			state.Put(w, flag)
+		}
 		for live := p.live; live != 0; live &= live - 1 {
 			slot := bits.TrailingZeros64(live)
 			for f := range g.fieldHeads {
@@ -136,6 +147,14 @@ func (g *Group) loadPage(r *state.Reader) {
 	}
 	g.live += bits.OnesCount64(live)
 	g.pages = append(g.pages, p)
+	state.Finite(r, "the largest penalty of a page", p.worst)
+	for f := range p.dead {
+		flag := state.One[uint8](r)
+		if flag > 1 {
+			r.Fail("the mark of a dead page is %d, expected 0 or 1", flag)
+		}
+		p.dead[f] = flag == 1
+	}
 	if g.empty() > 3*PageSlots { // more than a group ever keeps, and memory for nothing
 		r.Fail("a head has %d pages for %d keys", len(g.pages), g.live)
 	}
@@ -164,10 +183,6 @@ func (g *Group) loadPage(r *state.Reader) {
 				state.Get(r, p.v32[s*dv:(s+1)*dv])
 			}
 		}
-	}
-	for f := range g.fieldHeads {
-		level, low := p.fields(f, p.used())
-		p.worst[f] = largestPenalty(level, low, g.slope[f])
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/cache"
 	"github.com/firstpassage/fpa/runtime/engine"
+	"github.com/firstpassage/fpa/runtime/model"
 	"github.com/firstpassage/fpa/testmodels/modeltest"
 )
 
@@ -95,6 +96,53 @@ func TestRestore(t *testing.T) {
 						}
 					})
 				}
+			}
+		}
+	}
+}
+
+// TestRestoreDead saves sessions whose pages are dead in part: attention skips
+// them, so a restored session must skip the same ones, or it would sum in another
+// order.
+func TestRestoreDead(t *testing.T) {
+	c := modeltest.Config()
+	c.FieldActivation, c.Level, c.KVHeads = model.LogSigmoid, model.LevelTied, 2
+	m := build(t, modeltest.Random(c, 5, false))
+	for i := range m.Layers {
+		for h := range m.Layers[i].Slope {
+			m.Layers[i].Slope[h] *= []float32{0.1, 8, 1, 4}[h]
+		}
+	}
+	m.LogitBound = m.LogitBounds(quant.F16)
+	ids := modeltest.Tokens(400, c.VocabSize, 4)
+	e, err := New(m, Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	for _, p := range policies() {
+		for _, chunk := range []int{1, 20} {
+			s, err := e.NewSession(quant.F16, p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := feedAll(t, s, ids, chunk)
+			if s, err = e.NewSession(quant.F16, p); err != nil {
+				t.Fatal(err)
+			}
+			var got []float32
+			for from := 0; from < len(ids); from += 20 {
+				got = append(got, feedAll(t, s, ids[from:from+20], chunk)...)
+				var saved bytes.Buffer
+				if err := s.Save(&saved); err != nil {
+					t.Fatal(err)
+				}
+				if s, err = e.RestoreSession(&saved, quant.F16, p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s by %d: logits differ by %g", p.Mode, chunk, maxDiff(got, want))
 			}
 		}
 	}

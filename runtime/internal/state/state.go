@@ -14,7 +14,7 @@ import (
 
 // Number is what a saved session is made of.
 type Number interface {
-	~int8 | ~uint16 | ~uint32 | ~uint64 | ~int64 | ~float32 | ~float64
+	~int8 | ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int64 | ~float32 | ~float64
 }
 
 // Writer writes numbers.
