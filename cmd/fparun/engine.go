@@ -40,7 +40,7 @@ func (f *engineFlags) add(fl *pflag.FlagSet, mode cache.Mode, typ string) {
 	fl.StringVar(&f.backend, "backend", "auto", "engine: auto, cpu")
 	fl.StringVar(&f.mode, "cache", string(mode), "which keys the cache drops: off (none), exact (those that cannot change the\noutput by more than float32 rounding), bounded (those whose weight stays within\n--cache-eps), measured (the same for the logits seen so far: no promise),\nbudget (the most penalised, to stay within --cache-keep)")
 	fl.Float64Var(&f.eps, "cache-eps", 1e-3, "weight that --cache bounded may remove in total, for each head and query")
-	fl.StringVar(&f.keep, "cache-keep", "", "size for --cache budget: a `share` of the uncompressed cache (0.25, 25%), or bytes (64M)")
+	fl.StringVar(&f.keep, "cache-keep", "", "size for --cache budget: a `share` of the uncompressed cache (0.25, 25%), or bytes (64M);\na head always keeps 16 keys")
 	fl.StringVar(&f.typ, "cache-type", typ, "type of the cached keys and values: f16, q8_0, f32")
 	fl.BoolVar(&f.audit, "cache-audit", false, "keep dropped keys aside, run everything a second time without dropping, and\nreport the largest weight removed and the largest difference of a logit (slow)")
 }
@@ -213,7 +213,7 @@ func printCache(w io.Writer, s cache.Stats) {
 		fmt.Fprintf(w, "budget: %s; %d keys dropped that may be live, of weight %.2g at most, %.2g on average, when they were dropped\n",
 			cli.Bytes(b.Bytes), b.Dropped, b.LargestWeight, b.MeanWeight)
 		if s.BytesLive > b.Bytes {
-			fmt.Fprintln(w, "budget: exceeded; softmax heads keep every key, and every other head at least one")
+			fmt.Fprintln(w, "budget: exceeded; softmax heads keep every key, and every other head 16")
 		}
 	}
 	if a := s.Audit; a != nil {

@@ -33,6 +33,10 @@ func (b *BudgetStats) add(d dropped) {
 	b.LargestWeight = max(b.LargestWeight, d.largest)
 }
 
+// fewestKeys is what a group may always keep, so that a share of a short context
+// does not take from a model what it has just read. A page is larger anyway.
+const fewestKeys = 16
+
 // budgetBytes is the size that the cache may have after so many tokens.
 func (c *Cache) budgetBytes(tokens int) int64 {
 	if c.policy.Keep.Bytes > 0 {
@@ -45,7 +49,7 @@ func (c *Cache) budgetBytes(tokens int) int64 {
 // plan gives every group a limit, so that the cache stays within its size when n
 // tokens more have come. Groups with a softmax head keep all their keys. The
 // others share what is left evenly, but none gets more than it can fill: what it
-// leaves goes to the others. A group always keeps one key.
+// leaves goes to the others.
 func (c *Cache) plan(n int) {
 	keys := int(c.budgetBytes(c.tokens+n) / c.groups[0][0].slotBytes())
 	c.caps = c.caps[:0]
@@ -66,7 +70,7 @@ func (c *Cache) plan(n int) {
 	share := 0
 	for i, need := range c.caps {
 		left := len(c.caps) - i
-		if share = max(1, keys/left); need > share {
+		if share = max(fewestKeys, keys/left); need > share {
 			break
 		}
 		keys -= need

@@ -524,7 +524,7 @@ func TestBudget(t *testing.T) {
 				c := newCache(t, q.shape, Policy{Mode: Budget, Keep: keep})
 				q.feed(t, c, chunk, func(tokens int) {
 					st := c.Stats()
-					if limit := max(st.Budget.Bytes, slotBytesAll(q.shape)); st.BytesLive > limit {
+					if limit := max(st.Budget.Bytes, fewestKeys*slotBytesAll(q.shape)); st.BytesLive > limit {
 						t.Fatalf("%+v, %+v, after %d tokens: %d bytes live, the budget is %d", q.shape, keep, tokens, st.BytesLive, limit)
 					}
 				})

@@ -22,7 +22,8 @@ const (
 const ExactEps = 1.0 / (1 << 25)
 
 // Keep is the size of a cache of the mode Budget: a share of what an
-// uncompressed cache would hold after as many tokens, or a number of bytes.
+// uncompressed cache would hold after as many tokens, or a number of bytes. A
+// group of heads always keeps 16 keys, and a softmax head all.
 type Keep struct {
 	Share float64 // above 0, at most 1; 0 when Bytes is given
 	Bytes int64
