@@ -105,6 +105,7 @@ type answer struct {
 	Tokens  int      `json:"prompt_tokens"`
 	Kept    float64  `json:"kept"`
 	MaxLive int      `json:"max_live"` // keys of the fullest head
+	costs
 }
 
 // lengthResult is a line of the table.
@@ -139,7 +140,8 @@ type report struct {
 	CacheType string         `json:"cache_type"`
 	Lengths   []lengthResult `json:"lengths"`
 	Cells     []cell         `json:"cells"` // those that hold a prompt
-	Answers   []answer       `json:"answers"`
+	costs
+	Answers []answer `json:"answers"`
 }
 
 func (f *passkeyFlags) checkPasskey() error {
@@ -196,6 +198,9 @@ func runPasskey(ctx context.Context, w io.Writer, f *passkeyFlags) error {
 	res := &report{
 		Model: f.model, Data: f.data, Cache: f.mode, CacheType: f.typ,
 		Lengths: summarise(answers), Cells: cellsOf(answers, depths), Answers: answers,
+	}
+	for _, a := range answers {
+		res.add(a.costs)
 	}
 	if picture != nil {
 		if err := res.heatMap(depths).WriteSVG(picture); err != nil {
@@ -398,7 +403,7 @@ func ask(ctx context.Context, f *passkeyFlags, e engine.Engine, r *running, t *t
 	a.Got, a.Ended = res.Text, res.Reason == generate.ByEnd
 	a.Right = a.Ended && a.Got == a.Want
 	stats := s.CacheStats()
-	a.Kept = stats.Kept
+	a.Kept, a.costs = stats.Kept, costsOf(stats)
 	for _, layer := range stats.Live {
 		for _, n := range layer {
 			a.MaxLive = max(a.MaxLive, n)

@@ -143,6 +143,10 @@ func (r *report) print(w io.Writer, bins []bin) error {
 	if len(r.Cells) > 0 {
 		r.printDepths(&b, bins)
 	}
+	if r.costs != (costs{}) {
+		b.WriteString("\n")
+		r.costs.print(&b)
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -71,6 +72,7 @@ type divergence struct {
 	Scored        int     `json:"scored"`
 	Windows       int     `json:"windows"`
 	Kept          float64 `json:"mean_kept"` // of the model's cache, at the end of each window
+	costs
 
 	KL           klSummary    `json:"kl"`
 	SameTop      float64      `json:"same_top"` // share of the tokens
@@ -211,7 +213,9 @@ func compare(ctx context.Context, f *kldFlags, base *engineFlags, r, rb *running
 			fed += n
 			progress.Tokens("comparing", int64(fed), int64(total))
 		}
-		d.Kept += s.CacheStats().Kept
+		stats := s.CacheStats()
+		d.Kept += stats.Kept
+		d.add(costsOf(stats))
 	}
 	d.Kept /= float64(len(spans))
 	c.summarise(d)
@@ -326,15 +330,18 @@ func quantile(sorted []float32, q float64) float64 {
 }
 
 func (d *divergence) print(w io.Writer) error {
-	fmt.Fprintf(w, "model %s, cache %s %s; base %s, cache off %s\n", d.Model, d.Cache, d.CacheType, d.Base, d.BaseCacheType)
-	fmt.Fprintf(w, "%d of %d tokens compared in %d windows, cache kept %.2f %%\n\n", d.Scored, d.Tokens, d.Windows, 100*d.Kept)
-	fmt.Fprintf(w, "KL(base, model)  mean %.6g ± %.2g, median %.3g, 99 %% %.3g, 99.9 %% %.3g, largest %.3g at token %d\n",
+	var b strings.Builder
+	fmt.Fprintf(&b, "model %s, cache %s %s; base %s, cache off %s\n", d.Model, d.Cache, d.CacheType, d.Base, d.BaseCacheType)
+	fmt.Fprintf(&b, "%d of %d tokens compared in %d windows, cache kept %.2f %%\n\n", d.Scored, d.Tokens, d.Windows, 100*d.Kept)
+	fmt.Fprintf(&b, "KL(base, model)  mean %.6g ± %.2g, median %.3g, 99 %% %.3g, 99.9 %% %.3g, largest %.3g at token %d\n",
 		d.KL.Mean, d.KL.Error, d.KL.Median, d.KL.Q99, d.KL.Q999, d.KL.Max, d.KL.MaxAt)
-	fmt.Fprintf(w, "same top token   %.3f %% ± %.3f %%\n", 100*d.SameTop, 100*d.SameTopError)
-	fmt.Fprintf(w, "p of the token   mean change %.4g %% ± %.2g %%, root mean square %.4g %%, largest %.4g %%\n",
+	fmt.Fprintf(&b, "same top token   %.3f %% ± %.3f %%\n", 100*d.SameTop, 100*d.SameTopError)
+	fmt.Fprintf(&b, "p of the token   mean change %.4g %% ± %.2g %%, root mean square %.4g %%, largest %.4g %%\n",
 		100*d.Change.Mean, 100*d.Change.Error, 100*d.Change.RMS, 100*d.Change.Max)
 	p := d.Perplexity
-	_, err := fmt.Fprintf(w, "perplexity       model %.4f ± %.4f, base %.4f ± %.4f, ln of the ratio %.6g ± %.2g\n",
+	fmt.Fprintf(&b, "perplexity       model %.4f ± %.4f, base %.4f ± %.4f, ln of the ratio %.6g ± %.2g\n",
 		p.Model, p.ModelError, p.Base, p.BaseError, p.LnRatio, p.LnRatioError)
+	d.costs.print(&b)
+	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -63,6 +64,7 @@ type perplexity struct {
 	Perplexity      float64 `json:"perplexity"`
 	PerplexityError float64 `json:"perplexity_error,omitempty"`
 	Kept            float64 `json:"mean_kept"` // of the cache, at the end of each window
+	costs
 }
 
 func runPerplexity(ctx context.Context, stdin io.Reader, w io.Writer, f *perplexityFlags) error {
@@ -92,8 +94,11 @@ func runPerplexity(ctx context.Context, stdin io.Reader, w io.Writer, f *perplex
 	if f.json {
 		return json.NewEncoder(w).Encode(p)
 	}
-	_, err = fmt.Fprintf(w, "perplexity %.4f ± %.4f, %.5f ± %.5f nats a token, %d of %d tokens scored in %d windows, cache kept %.2f %%\n",
+	var b strings.Builder
+	fmt.Fprintf(&b, "perplexity %.4f ± %.4f, %.5f ± %.5f nats a token, %d of %d tokens scored in %d windows, cache kept %.2f %%\n",
 		p.Perplexity, p.PerplexityError, p.NLL, p.NLLError, p.Scored, p.Tokens, p.Windows, 100*p.Kept)
+	p.print(&b)
+	_, err = io.WriteString(w, b.String())
 	return err
 }
 
@@ -130,7 +135,9 @@ func score(ctx context.Context, f *perplexityFlags, r *running, ids []int32) (pe
 			fed += n
 			progress.Tokens("scoring", int64(fed), int64(total))
 		}
-		p.Kept += s.CacheStats().Kept
+		stats := s.CacheStats()
+		p.Kept += stats.Kept
+		p.add(costsOf(stats))
 	}
 	p.Windows, p.Scored = len(spans), nll.n
 	p.Kept /= float64(len(spans))
