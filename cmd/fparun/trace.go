@@ -65,6 +65,9 @@ func runTrace(ctx context.Context, stdin io.Reader, stderr io.Writer, f *traceFl
 	if err := f.check(); err != nil {
 		return err
 	}
+	if f.audit {
+		return cli.Usage("--cache-audit says what dropping costs, which the page does not show; use it with fparun eval")
+	}
 	if err := cli.NotOneOf(f.output, "--output", f.model, f.text.file); err != nil {
 		return err
 	}
@@ -76,7 +79,7 @@ func runTrace(ctx context.Context, stdin io.Reader, stderr io.Writer, f *traceFl
 		f.backend = "cpu" // it tells its fields
 	}
 	proving := f.engineFlags
-	proving.mode = string(cache.Exact) // the page needs the bound on the logits even with --cache off
+	proving.mode, proving.keep = string(cache.Exact), "" // the page needs the bound on the logits even with --cache off
 	r, t, err := proving.openText()
 	if err != nil {
 		return err

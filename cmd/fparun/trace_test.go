@@ -329,6 +329,22 @@ func TestTraceTied(t *testing.T) {
 	}
 }
 
+// TestTraceBudget: the cache may be small, and the page still tells the proved deaths.
+func TestTraceBudget(t *testing.T) {
+	m, file := gguf(t), filepath.Join(passkey, "prompt-1x.txt")
+	_, _, exact := trace(t, "-m", m, "-f", file)
+	_, html, data := trace(t, "-m", m, "-f", file, "--cache", "budget", "--cache-keep", "1%")
+	for k, h := range data.Heads {
+		// What the first layer drops changes what the second one sees.
+		if h.Dies == "" || h.Layer == 0 && h.Dies != exact.Heads[k].Dies {
+			t.Errorf("head %d: no deaths, or others than with exact", k)
+		}
+	}
+	if !strings.Contains(html, "<dd>budget, f16: ") {
+		t.Error("the page does not tell the mode of the cache")
+	}
+}
+
 func TestTraceLayers(t *testing.T) {
 	_, _, data := trace(t, "-m", gguf(t), "-p", "The red key is 123.", "--layers", "-1", "--no-special")
 	if len(data.Heads) != 4 || data.Heads[0].Layer != 1 || len(data.Special) != 0 {
@@ -345,6 +361,7 @@ func TestTraceFails(t *testing.T) {
 	mustFail(t, 2, "which it would destroy", "trace", "-m", m, "-p", "x", "-o", m)
 	mustFail(t, 2, "--layers: 2 is outside the 2 layers", "trace", "-m", m, "-p", "x", "-o", out, "--layers", "0,2")
 	mustFail(t, 2, `--layers: "a" is no number`, "trace", "-m", m, "-p", "x", "-o", out, "--layers", "a")
+	mustFail(t, 2, "--cache-audit", "trace", "-m", m, "-p", "x", "-o", out, "--cache-audit")
 	mustFail(t, 1, "no tokens", "trace", "-m", m, "-p", "", "-o", out, "--no-special")
 	mustFail(t, 1, "at most 20 MB", "trace", "-m", m, "-p", strings.Repeat("The barn. ", 50_000), "-o", out)
 	mustFail(t, 1, "nothing to trace", "trace", "-m", variant(t, map[string]any{"field_kind": "none"}, "field_proj", "level_proj", "slope"), "-p", "x", "-o", out)
