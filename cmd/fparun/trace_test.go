@@ -284,8 +284,8 @@ func TestTracePolicy(t *testing.T) {
 	if got := strings.Join(data.Tokens[1:], ""); got != strings.ReplaceAll(hostile, "\u2028", "‹U+2028›") {
 		t.Errorf("the tokens spell %q", got)
 	}
-	for what, want := range map[string]int{"<script": 2, "</script": 2, "<style": 1, "<img": 0, "<!--": 0, "onerror=alert": 1, " src=x": 4} {
-		if got := strings.Count(html, what); what != " src=x" && what != "onerror=alert" && got != want {
+	for what, want := range map[string]int{"<script": 2, "</script": 2, "<style": 1, "<img": 0, "<!--": 0} {
+		if got := strings.Count(html, what); got != want {
 			t.Errorf("the page has %q %d times, expected %d", what, got, want)
 		}
 	}
