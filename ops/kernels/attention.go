@@ -1,6 +1,9 @@
 package kernels
 
-import "math"
+import (
+	"math"
+	"unsafe"
+)
 
 // This file holds the kernels of blocked attention, in which a tile of queries
 // meets a page of keys, with the softmax kept running from page to page:
@@ -114,4 +117,12 @@ func KeyDotsQ8(s, q []float32, k []int8, scales []float32, d int, scale float32)
 // value whose p is 0 is not read.
 func AccumulateQ8(y, p []float32, v []int8, scales []float32) {
 	accumulateQ8(y, p, v[:len(p)*len(y)], scales[:len(p)])
+}
+
+// Prefetch asks the processor's cache for x, where it can: pages of keys and values
+// lie apart, so nothing else foresees that the next one is wanted.
+func Prefetch[T uint16 | int8 | float32](x []T) {
+	if len(x) > 0 {
+		prefetchBytes(unsafe.Pointer(&x[0]), len(x)*int(unsafe.Sizeof(x[0])))
+	}
 }

@@ -222,6 +222,8 @@ func accumulateF32(y, p, v []float32) {
 	}
 }
 
+func prefetchBytes(p unsafe.Pointer, n int) { prefetch((*byte)(p), (n+63)/64) }
+
 // ahead is how far in bytes beyond the data in use memory is asked for.
 const ahead = 2048
 

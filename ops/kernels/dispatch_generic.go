@@ -2,6 +2,8 @@
 
 package kernels
 
+import "unsafe"
+
 // current is the level in use: there is no assembly for this processor yet.
 const current = generic
 
@@ -66,3 +68,5 @@ func keyDotsQ8(s, q []float32, k []int8, scales []float32, scale float32) {
 }
 
 func accumulateQ8(y, p []float32, v []int8, scales []float32) { accumulateQ8Go(y, p, v, scales) }
+
+func prefetchBytes(unsafe.Pointer, int) {}

@@ -668,6 +668,20 @@ DATA zero<>+56(SB)/4, $0x00000000
 DATA zero<>+60(SB)/4, $0x00000000
 GLOBL zero<>(SB), RODATA|NOPTR, $64
 
+// func prefetch(p *byte, lines int)
+// Requires: MMX+
+TEXT ·prefetch(SB), NOSPLIT, $0-16
+	// Ask the cache for lines of 64 bytes.
+	MOVQ p+0(FP), AX
+	MOVQ lines+8(FP), CX
+
+line1:
+	PREFETCHT0 (AX)
+	ADDQ       $0x00000040, AX
+	DECQ       CX
+	JNZ        line1
+	RET
+
 // func gemvF32AVX2(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
 // Requires: AVX, AVX2, FMA3, MMX+, SSE
 TEXT ·gemvF32AVX2(SB), NOSPLIT, $0-64
@@ -691,9 +705,9 @@ TEXT ·gemvF32AVX2(SB), NOSPLIT, $0-64
 	NEGQ         R10
 	VMOVUPS      32(R9)(R10*4), Y1
 
-four1:
+four2:
 	CMPQ   BX, $0x00000004
-	JL     one2
+	JL     one3
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
@@ -708,9 +722,9 @@ four1:
 	VXORPS Y9, Y9, Y9
 	XORQ   R12, R12
 
-pair4:
+pair5:
 	CMPQ        R12, SI
-	JGE         single5
+	JGE         single6
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -736,11 +750,11 @@ pair4:
 	VMOVUPS     32(R9)(R12*1), Y11
 	VFMADD231PS Y11, Y10, Y9
 	ADDQ        $0x00000040, R12
-	JMP         pair4
+	JMP         pair5
 
-single5:
+single6:
 	CMPQ        R12, DI
-	JGE         rest6
+	JGE         rest7
 	VMOVUPS     (DX)(R12*1), Y10
 	VMOVUPS     (CX)(R12*1), Y11
 	VFMADD231PS Y11, Y10, Y2
@@ -752,9 +766,9 @@ single5:
 	VFMADD231PS Y11, Y10, Y8
 	ADDQ        $0x00000020, R12
 
-rest6:
+rest7:
 	TESTQ       R8, R8
-	JZ          sum7
+	JZ          sum8
 	VMASKMOVPS  (DX)(R12*1), Y1, Y10
 	VMASKMOVPS  (CX)(R12*1), Y1, Y11
 	VFMADD231PS Y11, Y10, Y3
@@ -765,7 +779,7 @@ rest6:
 	VMASKMOVPS  (R9)(R12*1), Y1, Y11
 	VFMADD231PS Y11, Y10, Y9
 
-sum7:
+sum8:
 	VADDPS       Y3, Y2, Y2
 	VADDPS       Y5, Y4, Y4
 	VADDPS       Y7, Y6, Y6
@@ -787,19 +801,19 @@ sum7:
 	LEAQ         (CX)(R9*4), CX
 	ADDQ         $0x00000010, AX
 	SUBQ         $0x00000004, BX
-	JMP          four1
+	JMP          four2
 
-one2:
+one3:
 	TESTQ  BX, BX
-	JZ     done3
+	JZ     done4
 	MOVQ   stride+16(FP), R9
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
 	XORQ   R9, R9
 
-pair8:
+pair9:
 	CMPQ        R9, SI
-	JGE         single9
+	JGE         single10
 	VMOVUPS     (DX)(R9*1), Y4
 	VMOVUPS     (CX)(R9*1), Y5
 	VFMADD231PS Y5, Y4, Y2
@@ -807,24 +821,24 @@ pair8:
 	VMOVUPS     32(CX)(R9*1), Y5
 	VFMADD231PS Y5, Y4, Y3
 	ADDQ        $0x00000040, R9
-	JMP         pair8
+	JMP         pair9
 
-single9:
+single10:
 	CMPQ        R9, DI
-	JGE         rest10
+	JGE         rest11
 	VMOVUPS     (DX)(R9*1), Y4
 	VMOVUPS     (CX)(R9*1), Y5
 	VFMADD231PS Y5, Y4, Y2
 	ADDQ        $0x00000020, R9
 
-rest10:
+rest11:
 	TESTQ       R8, R8
-	JZ          sum11
+	JZ          sum12
 	VMASKMOVPS  (DX)(R9*1), Y1, Y4
 	VMASKMOVPS  (CX)(R9*1), Y1, Y5
 	VFMADD231PS Y5, Y4, Y3
 
-sum11:
+sum12:
 	VADDPS       Y3, Y2, Y2
 	MOVQ         stride+16(FP), R9
 	VSHUFPS      $0xdd, Y2, Y2, Y3
@@ -840,9 +854,9 @@ sum11:
 	ADDQ         R9, CX
 	ADDQ         $0x00000004, AX
 	DECQ         BX
-	JMP          one2
+	JMP          one3
 
-done3:
+done4:
 	VZEROUPPER
 	RET
 
@@ -871,9 +885,9 @@ TEXT ·gemvF16AVX2(SB), NOSPLIT, $16-64
 	VXORPS       X2, X2, X2
 	VMOVUPS      X2, (SP)
 
-four12:
+four13:
 	CMPQ   BX, $0x00000004
-	JL     one13
+	JL     one14
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
@@ -888,9 +902,9 @@ four12:
 	VXORPS Y9, Y9, Y9
 	XORQ   R12, R12
 
-pair15:
+pair16:
 	CMPQ        R12, SI
-	JGE         single16
+	JGE         single17
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -916,11 +930,11 @@ pair15:
 	VCVTPH2PS   16(R9)(R12*1), Y11
 	VFMADD231PS Y11, Y10, Y9
 	ADDQ        $0x00000020, R12
-	JMP         pair15
+	JMP         pair16
 
-single16:
+single17:
 	CMPQ        R12, DI
-	JGE         rest17
+	JGE         rest18
 	VMOVUPS     (DX)(R12*2), Y10
 	VCVTPH2PS   (CX)(R12*1), Y11
 	VFMADD231PS Y11, Y10, Y2
@@ -932,56 +946,56 @@ single16:
 	VFMADD231PS Y11, Y10, Y8
 	ADDQ        $0x00000010, R12
 
-rest17:
+rest18:
 	TESTQ      R8, R8
-	JZ         sum18
+	JZ         sum19
 	VMASKMOVPS (DX)(R12*2), Y1, Y10
 	LEAQ       (CX)(R12*1), R13
 	XORQ       R14, R14
 
-word19:
+word20:
 	MOVWLZX     (R13)(R14*2), R15
 	MOVW        R15, (SP)(R14*2)
 	INCQ        R14
 	CMPQ        R14, R8
-	JL          word19
+	JL          word20
 	VCVTPH2PS   (SP), Y11
 	VFMADD231PS Y11, Y10, Y3
 	LEAQ        (R10)(R12*1), R10
 	XORQ        R13, R13
 
-word20:
+word21:
 	MOVWLZX     (R10)(R13*2), R14
 	MOVW        R14, (SP)(R13*2)
 	INCQ        R13
 	CMPQ        R13, R8
-	JL          word20
+	JL          word21
 	VCVTPH2PS   (SP), Y11
 	VFMADD231PS Y11, Y10, Y5
 	LEAQ        (R11)(R12*1), R10
 	XORQ        R11, R11
 
-word21:
+word22:
 	MOVWLZX     (R10)(R11*2), R13
 	MOVW        R13, (SP)(R11*2)
 	INCQ        R11
 	CMPQ        R11, R8
-	JL          word21
+	JL          word22
 	VCVTPH2PS   (SP), Y11
 	VFMADD231PS Y11, Y10, Y7
 	LEAQ        (R9)(R12*1), R9
 	XORQ        R10, R10
 
-word22:
+word23:
 	MOVWLZX     (R9)(R10*2), R11
 	MOVW        R11, (SP)(R10*2)
 	INCQ        R10
 	CMPQ        R10, R8
-	JL          word22
+	JL          word23
 	VCVTPH2PS   (SP), Y11
 	VFMADD231PS Y11, Y10, Y9
 
-sum18:
+sum19:
 	VADDPS       Y3, Y2, Y2
 	VADDPS       Y5, Y4, Y4
 	VADDPS       Y7, Y6, Y6
@@ -1003,19 +1017,19 @@ sum18:
 	LEAQ         (CX)(R9*4), CX
 	ADDQ         $0x00000010, AX
 	SUBQ         $0x00000004, BX
-	JMP          four12
+	JMP          four13
 
-one13:
+one14:
 	TESTQ  BX, BX
-	JZ     done14
+	JZ     done15
 	MOVQ   stride+16(FP), R9
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
 	XORQ   R9, R9
 
-pair23:
+pair24:
 	CMPQ        R9, SI
-	JGE         single24
+	JGE         single25
 	VMOVUPS     (DX)(R9*2), Y4
 	VCVTPH2PS   (CX)(R9*1), Y5
 	VFMADD231PS Y5, Y4, Y2
@@ -1023,33 +1037,33 @@ pair23:
 	VCVTPH2PS   16(CX)(R9*1), Y5
 	VFMADD231PS Y5, Y4, Y3
 	ADDQ        $0x00000020, R9
-	JMP         pair23
+	JMP         pair24
 
-single24:
+single25:
 	CMPQ        R9, DI
-	JGE         rest25
+	JGE         rest26
 	VMOVUPS     (DX)(R9*2), Y4
 	VCVTPH2PS   (CX)(R9*1), Y5
 	VFMADD231PS Y5, Y4, Y2
 	ADDQ        $0x00000010, R9
 
-rest25:
+rest26:
 	TESTQ      R8, R8
-	JZ         sum26
+	JZ         sum27
 	VMASKMOVPS (DX)(R9*2), Y1, Y4
 	LEAQ       (CX)(R9*1), R9
 	XORQ       R10, R10
 
-word27:
+word28:
 	MOVWLZX     (R9)(R10*2), R11
 	MOVW        R11, (SP)(R10*2)
 	INCQ        R10
 	CMPQ        R10, R8
-	JL          word27
+	JL          word28
 	VCVTPH2PS   (SP), Y5
 	VFMADD231PS Y5, Y4, Y3
 
-sum26:
+sum27:
 	VADDPS       Y3, Y2, Y2
 	MOVQ         stride+16(FP), R9
 	VSHUFPS      $0xdd, Y2, Y2, Y3
@@ -1065,9 +1079,9 @@ sum26:
 	ADDQ         R9, CX
 	ADDQ         $0x00000004, AX
 	DECQ         BX
-	JMP          one13
+	JMP          one14
 
-done14:
+done15:
 	VZEROUPPER
 	RET
 
@@ -1096,9 +1110,9 @@ TEXT ·gemvBF16AVX2(SB), NOSPLIT, $16-64
 	VXORPS       X2, X2, X2
 	VMOVUPS      X2, (SP)
 
-four28:
+four29:
 	CMPQ   BX, $0x00000004
-	JL     one29
+	JL     one30
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
@@ -1113,9 +1127,9 @@ four28:
 	VXORPS Y9, Y9, Y9
 	XORQ   R12, R12
 
-pair31:
+pair32:
 	CMPQ        R12, SI
-	JGE         single32
+	JGE         single33
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -1149,11 +1163,11 @@ pair31:
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y11, Y10, Y9
 	ADDQ        $0x00000020, R12
-	JMP         pair31
+	JMP         pair32
 
-single32:
+single33:
 	CMPQ        R12, DI
-	JGE         rest33
+	JGE         rest34
 	VMOVUPS     (DX)(R12*2), Y10
 	VPMOVZXWD   (CX)(R12*1), Y11
 	VPSLLD      $0x10, Y11, Y11
@@ -1169,60 +1183,60 @@ single32:
 	VFMADD231PS Y11, Y10, Y8
 	ADDQ        $0x00000010, R12
 
-rest33:
+rest34:
 	TESTQ      R8, R8
-	JZ         sum34
+	JZ         sum35
 	VMASKMOVPS (DX)(R12*2), Y1, Y10
 	LEAQ       (CX)(R12*1), R13
 	XORQ       R14, R14
 
-word35:
+word36:
 	MOVWLZX     (R13)(R14*2), R15
 	MOVW        R15, (SP)(R14*2)
 	INCQ        R14
 	CMPQ        R14, R8
-	JL          word35
+	JL          word36
 	VPMOVZXWD   (SP), Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y11, Y10, Y3
 	LEAQ        (R10)(R12*1), R10
 	XORQ        R13, R13
 
-word36:
+word37:
 	MOVWLZX     (R10)(R13*2), R14
 	MOVW        R14, (SP)(R13*2)
 	INCQ        R13
 	CMPQ        R13, R8
-	JL          word36
+	JL          word37
 	VPMOVZXWD   (SP), Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y11, Y10, Y5
 	LEAQ        (R11)(R12*1), R10
 	XORQ        R11, R11
 
-word37:
+word38:
 	MOVWLZX     (R10)(R11*2), R13
 	MOVW        R13, (SP)(R11*2)
 	INCQ        R11
 	CMPQ        R11, R8
-	JL          word37
+	JL          word38
 	VPMOVZXWD   (SP), Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y11, Y10, Y7
 	LEAQ        (R9)(R12*1), R9
 	XORQ        R10, R10
 
-word38:
+word39:
 	MOVWLZX     (R9)(R10*2), R11
 	MOVW        R11, (SP)(R10*2)
 	INCQ        R10
 	CMPQ        R10, R8
-	JL          word38
+	JL          word39
 	VPMOVZXWD   (SP), Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y11, Y10, Y9
 
-sum34:
+sum35:
 	VADDPS       Y3, Y2, Y2
 	VADDPS       Y5, Y4, Y4
 	VADDPS       Y7, Y6, Y6
@@ -1244,19 +1258,19 @@ sum34:
 	LEAQ         (CX)(R9*4), CX
 	ADDQ         $0x00000010, AX
 	SUBQ         $0x00000004, BX
-	JMP          four28
+	JMP          four29
 
-one29:
+one30:
 	TESTQ  BX, BX
-	JZ     done30
+	JZ     done31
 	MOVQ   stride+16(FP), R9
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
 	XORQ   R9, R9
 
-pair39:
+pair40:
 	CMPQ        R9, SI
-	JGE         single40
+	JGE         single41
 	VMOVUPS     (DX)(R9*2), Y4
 	VPMOVZXWD   (CX)(R9*1), Y5
 	VPSLLD      $0x10, Y5, Y5
@@ -1266,35 +1280,35 @@ pair39:
 	VPSLLD      $0x10, Y5, Y5
 	VFMADD231PS Y5, Y4, Y3
 	ADDQ        $0x00000020, R9
-	JMP         pair39
+	JMP         pair40
 
-single40:
+single41:
 	CMPQ        R9, DI
-	JGE         rest41
+	JGE         rest42
 	VMOVUPS     (DX)(R9*2), Y4
 	VPMOVZXWD   (CX)(R9*1), Y5
 	VPSLLD      $0x10, Y5, Y5
 	VFMADD231PS Y5, Y4, Y2
 	ADDQ        $0x00000010, R9
 
-rest41:
+rest42:
 	TESTQ      R8, R8
-	JZ         sum42
+	JZ         sum43
 	VMASKMOVPS (DX)(R9*2), Y1, Y4
 	LEAQ       (CX)(R9*1), R9
 	XORQ       R10, R10
 
-word43:
+word44:
 	MOVWLZX     (R9)(R10*2), R11
 	MOVW        R11, (SP)(R10*2)
 	INCQ        R10
 	CMPQ        R10, R8
-	JL          word43
+	JL          word44
 	VPMOVZXWD   (SP), Y5
 	VPSLLD      $0x10, Y5, Y5
 	VFMADD231PS Y5, Y4, Y3
 
-sum42:
+sum43:
 	VADDPS       Y3, Y2, Y2
 	MOVQ         stride+16(FP), R9
 	VSHUFPS      $0xdd, Y2, Y2, Y3
@@ -1310,9 +1324,9 @@ sum42:
 	ADDQ         R9, CX
 	ADDQ         $0x00000004, AX
 	DECQ         BX
-	JMP          one29
+	JMP          one30
 
-done30:
+done31:
 	VZEROUPPER
 	RET
 
@@ -1341,9 +1355,9 @@ TEXT ·gemvI8AVX2(SB), NOSPLIT, $16-64
 	VXORPS       X2, X2, X2
 	VMOVUPS      X2, (SP)
 
-four44:
+four45:
 	CMPQ   BX, $0x00000004
-	JL     one45
+	JL     one46
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
@@ -1358,9 +1372,9 @@ four44:
 	VXORPS Y9, Y9, Y9
 	XORQ   R12, R12
 
-pair47:
+pair48:
 	CMPQ        R12, SI
-	JGE         single48
+	JGE         single49
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -1394,11 +1408,11 @@ pair47:
 	VCVTDQ2PS   Y11, Y11
 	VFMADD231PS Y11, Y10, Y9
 	ADDQ        $0x00000010, R12
-	JMP         pair47
+	JMP         pair48
 
-single48:
+single49:
 	CMPQ        R12, DI
-	JGE         rest49
+	JGE         rest50
 	VMOVUPS     (DX)(R12*4), Y10
 	VPMOVSXBD   (CX)(R12*1), Y11
 	VCVTDQ2PS   Y11, Y11
@@ -1414,60 +1428,60 @@ single48:
 	VFMADD231PS Y11, Y10, Y8
 	ADDQ        $0x00000008, R12
 
-rest49:
+rest50:
 	TESTQ      R8, R8
-	JZ         sum50
+	JZ         sum51
 	VMASKMOVPS (DX)(R12*4), Y1, Y10
 	LEAQ       (CX)(R12*1), R13
 	XORQ       R14, R14
 
-word51:
+word52:
 	MOVBLZX     (R13)(R14*1), R15
 	MOVB        R15, (SP)(R14*1)
 	INCQ        R14
 	CMPQ        R14, R8
-	JL          word51
+	JL          word52
 	VPMOVSXBD   (SP), Y11
 	VCVTDQ2PS   Y11, Y11
 	VFMADD231PS Y11, Y10, Y3
 	LEAQ        (R10)(R12*1), R10
 	XORQ        R13, R13
 
-word52:
+word53:
 	MOVBLZX     (R10)(R13*1), R14
 	MOVB        R14, (SP)(R13*1)
 	INCQ        R13
 	CMPQ        R13, R8
-	JL          word52
+	JL          word53
 	VPMOVSXBD   (SP), Y11
 	VCVTDQ2PS   Y11, Y11
 	VFMADD231PS Y11, Y10, Y5
 	LEAQ        (R11)(R12*1), R10
 	XORQ        R11, R11
 
-word53:
+word54:
 	MOVBLZX     (R10)(R11*1), R13
 	MOVB        R13, (SP)(R11*1)
 	INCQ        R11
 	CMPQ        R11, R8
-	JL          word53
+	JL          word54
 	VPMOVSXBD   (SP), Y11
 	VCVTDQ2PS   Y11, Y11
 	VFMADD231PS Y11, Y10, Y7
 	LEAQ        (R9)(R12*1), R9
 	XORQ        R10, R10
 
-word54:
+word55:
 	MOVBLZX     (R9)(R10*1), R11
 	MOVB        R11, (SP)(R10*1)
 	INCQ        R10
 	CMPQ        R10, R8
-	JL          word54
+	JL          word55
 	VPMOVSXBD   (SP), Y11
 	VCVTDQ2PS   Y11, Y11
 	VFMADD231PS Y11, Y10, Y9
 
-sum50:
+sum51:
 	VADDPS       Y3, Y2, Y2
 	VADDPS       Y5, Y4, Y4
 	VADDPS       Y7, Y6, Y6
@@ -1489,19 +1503,19 @@ sum50:
 	LEAQ         (CX)(R9*4), CX
 	ADDQ         $0x00000010, AX
 	SUBQ         $0x00000004, BX
-	JMP          four44
+	JMP          four45
 
-one45:
+one46:
 	TESTQ  BX, BX
-	JZ     done46
+	JZ     done47
 	MOVQ   stride+16(FP), R9
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
 	XORQ   R9, R9
 
-pair55:
+pair56:
 	CMPQ        R9, SI
-	JGE         single56
+	JGE         single57
 	VMOVUPS     (DX)(R9*4), Y4
 	VPMOVSXBD   (CX)(R9*1), Y5
 	VCVTDQ2PS   Y5, Y5
@@ -1511,35 +1525,35 @@ pair55:
 	VCVTDQ2PS   Y5, Y5
 	VFMADD231PS Y5, Y4, Y3
 	ADDQ        $0x00000010, R9
-	JMP         pair55
+	JMP         pair56
 
-single56:
+single57:
 	CMPQ        R9, DI
-	JGE         rest57
+	JGE         rest58
 	VMOVUPS     (DX)(R9*4), Y4
 	VPMOVSXBD   (CX)(R9*1), Y5
 	VCVTDQ2PS   Y5, Y5
 	VFMADD231PS Y5, Y4, Y2
 	ADDQ        $0x00000008, R9
 
-rest57:
+rest58:
 	TESTQ      R8, R8
-	JZ         sum58
+	JZ         sum59
 	VMASKMOVPS (DX)(R9*4), Y1, Y4
 	LEAQ       (CX)(R9*1), R9
 	XORQ       R10, R10
 
-word59:
+word60:
 	MOVBLZX     (R9)(R10*1), R11
 	MOVB        R11, (SP)(R10*1)
 	INCQ        R10
 	CMPQ        R10, R8
-	JL          word59
+	JL          word60
 	VPMOVSXBD   (SP), Y5
 	VCVTDQ2PS   Y5, Y5
 	VFMADD231PS Y5, Y4, Y3
 
-sum58:
+sum59:
 	VADDPS       Y3, Y2, Y2
 	MOVQ         stride+16(FP), R9
 	VSHUFPS      $0xdd, Y2, Y2, Y3
@@ -1555,9 +1569,9 @@ sum58:
 	ADDQ         R9, CX
 	ADDQ         $0x00000004, AX
 	DECQ         BX
-	JMP          one45
+	JMP          one46
 
-done46:
+done47:
 	VZEROUPPER
 	RET
 
@@ -1572,9 +1586,9 @@ TEXT ·gemvQ8AVX2(SB), NOSPLIT, $0-56
 	MOVQ ahead+48(FP), SI
 	MOVQ blocks+32(FP), DI
 
-four60:
+four61:
 	CMPQ   BX, $0x00000004
-	JL     one61
+	JL     one62
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -1587,7 +1601,7 @@ four60:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block63:
+block64:
 	PREFETCHT0   (R9)(SI*1)
 	VPMOVSXBD    2(R9), Y4
 	VCVTDQ2PS    Y4, Y4
@@ -1658,7 +1672,7 @@ block63:
 	ADDQ         $0x00000022, R8
 	ADDQ         $0x00000080, R12
 	DECQ         R13
-	JNZ          block63
+	JNZ          block64
 	MOVQ         stride+16(FP), R8
 	VSHUFPS      $0xdd, Y1, Y0, Y4
 	VSHUFPS      $0x88, Y1, Y0, Y0
@@ -1675,18 +1689,18 @@ block63:
 	LEAQ         (CX)(R8*4), CX
 	ADDQ         $0x00000010, AX
 	SUBQ         $0x00000004, BX
-	JMP          four60
+	JMP          four61
 
-one61:
+one62:
 	TESTQ  BX, BX
-	JZ     done62
+	JZ     done63
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Y0, Y0, Y0
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block64:
+block65:
 	VPMOVSXBD    2(SI), Y1
 	VCVTDQ2PS    Y1, Y1
 	VMULPS       (R8), Y1, Y1
@@ -1705,7 +1719,7 @@ block64:
 	ADDQ         $0x00000022, SI
 	ADDQ         $0x00000080, R8
 	DECQ         R9
-	JNZ          block64
+	JNZ          block65
 	MOVQ         stride+16(FP), SI
 	VSHUFPS      $0xdd, Y0, Y0, Y1
 	VSHUFPS      $0x88, Y0, Y0, Y0
@@ -1719,9 +1733,9 @@ block64:
 	ADDQ         SI, CX
 	ADDQ         $0x00000004, AX
 	DECQ         BX
-	JMP          one61
+	JMP          one62
 
-done62:
+done63:
 	VZEROUPPER
 	RET
 
@@ -1742,9 +1756,9 @@ TEXT ·gemvQ4AVX2(SB), NOSPLIT, $0-56
 	VMOVD        R8, X1
 	VPBROADCASTD X1, Y1
 
-four65:
+four66:
 	CMPQ   BX, $0x00000004
-	JL     one66
+	JL     one67
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -1757,7 +1771,7 @@ four65:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block68:
+block69:
 	PREFETCHT0   (R9)(SI*1)
 	VPMOVZXBD    2(R9), Y7
 	VPAND        Y7, Y0, Y6
@@ -1852,7 +1866,7 @@ block68:
 	ADDQ         $0x00000012, R8
 	ADDQ         $0x00000080, R12
 	DECQ         R13
-	JNZ          block68
+	JNZ          block69
 	MOVQ         stride+16(FP), R8
 	VSHUFPS      $0xdd, Y3, Y2, Y6
 	VSHUFPS      $0x88, Y3, Y2, Y2
@@ -1869,18 +1883,18 @@ block68:
 	LEAQ         (CX)(R8*4), CX
 	ADDQ         $0x00000010, AX
 	SUBQ         $0x00000004, BX
-	JMP          four65
+	JMP          four66
 
-one66:
+one67:
 	TESTQ  BX, BX
-	JZ     done67
+	JZ     done68
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Y2, Y2, Y2
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block69:
+block70:
 	VPMOVZXBD    2(SI), Y4
 	VPAND        Y4, Y0, Y3
 	VPSUBD       Y1, Y3, Y3
@@ -1905,7 +1919,7 @@ block69:
 	ADDQ         $0x00000012, SI
 	ADDQ         $0x00000080, R8
 	DECQ         R9
-	JNZ          block69
+	JNZ          block70
 	MOVQ         stride+16(FP), SI
 	VSHUFPS      $0xdd, Y2, Y2, Y3
 	VSHUFPS      $0x88, Y2, Y2, Y2
@@ -1919,9 +1933,9 @@ block69:
 	ADDQ         SI, CX
 	ADDQ         $0x00000004, AX
 	DECQ         BX
-	JMP          one66
+	JMP          one67
 
-done67:
+done68:
 	VZEROUPPER
 	RET
 
@@ -1939,9 +1953,9 @@ TEXT ·gemvQ41AVX2(SB), NOSPLIT, $0-56
 	VMOVD        R8, X0
 	VPBROADCASTD X0, Y0
 
-four70:
+four71:
 	CMPQ   BX, $0x00000004
-	JL     one71
+	JL     one72
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -1954,7 +1968,7 @@ four70:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block73:
+block74:
 	VMOVUPS      (R12), Y5
 	VADDPS       32(R12), Y5, Y5
 	VADDPS       64(R12), Y5, Y5
@@ -2049,7 +2063,7 @@ block73:
 	ADDQ         $0x00000014, R8
 	ADDQ         $0x00000080, R12
 	DECQ         R13
-	JNZ          block73
+	JNZ          block74
 	MOVQ         stride+16(FP), R8
 	VSHUFPS      $0xdd, Y2, Y1, Y5
 	VSHUFPS      $0x88, Y2, Y1, Y1
@@ -2066,18 +2080,18 @@ block73:
 	LEAQ         (CX)(R8*4), CX
 	ADDQ         $0x00000010, AX
 	SUBQ         $0x00000004, BX
-	JMP          four70
+	JMP          four71
 
-one71:
+one72:
 	TESTQ  BX, BX
-	JZ     done72
+	JZ     done73
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Y1, Y1, Y1
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block74:
+block75:
 	VMOVUPS      (R8), Y2
 	VADDPS       32(R8), Y2, Y2
 	VADDPS       64(R8), Y2, Y2
@@ -2105,7 +2119,7 @@ block74:
 	ADDQ         $0x00000014, SI
 	ADDQ         $0x00000080, R8
 	DECQ         R9
-	JNZ          block74
+	JNZ          block75
 	MOVQ         stride+16(FP), SI
 	VSHUFPS      $0xdd, Y1, Y1, Y2
 	VSHUFPS      $0x88, Y1, Y1, Y1
@@ -2119,9 +2133,9 @@ block74:
 	ADDQ         SI, CX
 	ADDQ         $0x00000004, AX
 	DECQ         BX
-	JMP          one71
+	JMP          one72
 
-done72:
+done73:
 	VZEROUPPER
 	RET
 
@@ -2139,7 +2153,7 @@ TEXT ·tile1AVX2(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), SI
 	MOVQ groups+56(FP), SI
 
-group75:
+group76:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -2148,9 +2162,9 @@ group75:
 	MOVQ   DX, R9
 	MOVQ   cols+48(FP), R10
 
-vector76:
+vector77:
 	CMPQ        R10, $0x00000008
-	JL          rest77
+	JL          rest78
 	VMOVUPS     (DX), Y4
 	VMOVUPS     (CX), Y5
 	VFMADD231PS Y4, Y5, Y0
@@ -2163,11 +2177,11 @@ vector76:
 	ADDQ        $0x00000020, CX
 	ADDQ        $0x00000020, DX
 	SUBQ        $0x00000008, R10
-	JMP         vector76
+	JMP         vector77
 
-rest77:
+rest78:
 	TESTQ       R10, R10
-	JZ          store78
+	JZ          store79
 	LEAQ        laneMasks<>+0(SB), R11
 	NEGQ        R10
 	VMOVUPS     32(R11)(R10*4), Y4
@@ -2182,7 +2196,7 @@ rest77:
 	VFMADD231PS Y4, Y5, Y3
 	ADDQ        $0x00000020, CX
 
-store78:
+store79:
 	MOVQ         AX, CX
 	MOVQ         ldy+8(FP), DX
 	MOVQ         more+64(FP), DX
@@ -2198,16 +2212,16 @@ store78:
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X0, X1, X1
 	TESTQ        DX, DX
-	JZ           first79
+	JZ           first80
 	VADDPS       (CX), X1, X1
 
-first79:
+first80:
 	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R8)(BX*4), CX
 	MOVQ    R9, DX
 	DECQ    SI
-	JNZ     group75
+	JNZ     group76
 	VZEROUPPER
 	RET
 
@@ -2225,7 +2239,7 @@ TEXT ·tile2AVX2(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group80:
+group81:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -2238,9 +2252,9 @@ group80:
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector81:
+vector82:
 	CMPQ        R11, $0x00000008
-	JL          rest82
+	JL          rest83
 	VMOVUPS     (DX), Y8
 	VMOVUPS     (DX)(SI*1), Y9
 	VMOVUPS     (CX), Y10
@@ -2258,11 +2272,11 @@ vector81:
 	ADDQ        $0x00000020, CX
 	ADDQ        $0x00000020, DX
 	SUBQ        $0x00000008, R11
-	JMP         vector81
+	JMP         vector82
 
-rest82:
+rest83:
 	TESTQ       R11, R11
-	JZ          store83
+	JZ          store84
 	LEAQ        laneMasks<>+0(SB), R12
 	NEGQ        R11
 	VMOVUPS     32(R12)(R11*4), Y8
@@ -2282,7 +2296,7 @@ rest82:
 	VFMADD231PS Y8, Y10, Y7
 	ADDQ        $0x00000020, CX
 
-store83:
+store84:
 	MOVQ         AX, CX
 	MOVQ         ldy+8(FP), DX
 	MOVQ         more+64(FP), R11
@@ -2298,10 +2312,10 @@ store83:
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X0, X1, X1
 	TESTQ        R11, R11
-	JZ           first84
+	JZ           first85
 	VADDPS       (CX), X1, X1
 
-first84:
+first85:
 	VMOVUPS      X1, (CX)
 	ADDQ         DX, CX
 	VSHUFPS      $0xdd, Y5, Y4, Y0
@@ -2316,16 +2330,16 @@ first84:
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X4, X0, X0
 	TESTQ        R11, R11
-	JZ           first85
+	JZ           first86
 	VADDPS       (CX), X0, X0
 
-first85:
+first86:
 	VMOVUPS X0, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R9)(BX*4), CX
 	MOVQ    R10, DX
 	DECQ    R8
-	JNZ     group80
+	JNZ     group81
 	VZEROUPPER
 	RET
 
@@ -2343,7 +2357,7 @@ TEXT ·tile3AVX2(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group86:
+group87:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -2360,9 +2374,9 @@ group86:
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector87:
+vector88:
 	CMPQ        R11, $0x00000008
-	JL          rest88
+	JL          rest89
 	VMOVUPS     (DX), Y12
 	VMOVUPS     (DX)(SI*1), Y13
 	VMOVUPS     (DX)(SI*2), Y14
@@ -2385,11 +2399,11 @@ vector87:
 	ADDQ        $0x00000020, CX
 	ADDQ        $0x00000020, DX
 	SUBQ        $0x00000008, R11
-	JMP         vector87
+	JMP         vector88
 
-rest88:
+rest89:
 	TESTQ       R11, R11
-	JZ          store89
+	JZ          store90
 	LEAQ        laneMasks<>+0(SB), R12
 	NEGQ        R11
 	VMOVUPS     32(R12)(R11*4), Y12
@@ -2414,7 +2428,7 @@ rest88:
 	VFMADD231PS Y12, Y15, Y11
 	ADDQ        $0x00000020, CX
 
-store89:
+store90:
 	MOVQ         AX, CX
 	MOVQ         ldy+8(FP), DX
 	MOVQ         more+64(FP), R11
@@ -2430,10 +2444,10 @@ store89:
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X0, X1, X1
 	TESTQ        R11, R11
-	JZ           first90
+	JZ           first91
 	VADDPS       (CX), X1, X1
 
-first90:
+first91:
 	VMOVUPS      X1, (CX)
 	ADDQ         DX, CX
 	VSHUFPS      $0xdd, Y5, Y4, Y0
@@ -2448,10 +2462,10 @@ first90:
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X4, X0, X0
 	TESTQ        R11, R11
-	JZ           first91
+	JZ           first92
 	VADDPS       (CX), X0, X0
 
-first91:
+first92:
 	VMOVUPS      X0, (CX)
 	ADDQ         DX, CX
 	VSHUFPS      $0xdd, Y9, Y8, Y0
@@ -2466,16 +2480,16 @@ first91:
 	VEXTRACTF128 $0x01, Y8, X0
 	VADDPS       X8, X0, X0
 	TESTQ        R11, R11
-	JZ           first92
+	JZ           first93
 	VADDPS       (CX), X0, X0
 
-first92:
+first93:
 	VMOVUPS X0, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R9)(BX*4), CX
 	MOVQ    R10, DX
 	DECQ    R8
-	JNZ     group86
+	JNZ     group87
 	VZEROUPPER
 	RET
 
@@ -2489,9 +2503,9 @@ TEXT ·accumulateF32AVX2(SB), NOSPLIT, $0-40
 	MOVQ DX, BX
 	SHLQ $0x02, BX
 
-strip93:
+strip94:
 	CMPQ    DX, $0x00000040
-	JL      narrower94
+	JL      narrower95
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -2504,10 +2518,10 @@ strip93:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row95:
+row96:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next96
+	JZ           next97
 	VBROADCASTSS (SI), Y8
 	VMOVUPS      (R8), Y9
 	VFMADD231PS  Y9, Y8, Y0
@@ -2526,11 +2540,11 @@ row95:
 	VMOVUPS      224(R8), Y9
 	VFMADD231PS  Y9, Y8, Y7
 
-next96:
+next97:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row95
+	JNZ     row96
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2542,12 +2556,12 @@ next96:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip93
+	JMP     strip94
 
-narrower94:
-strip97:
+narrower95:
+strip98:
 	CMPQ    DX, $0x00000020
-	JL      narrower98
+	JL      narrower99
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -2556,10 +2570,10 @@ strip97:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row99:
+row100:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next100
+	JZ           next101
 	VBROADCASTSS (SI), Y4
 	VMOVUPS      (R8), Y5
 	VFMADD231PS  Y5, Y4, Y0
@@ -2570,11 +2584,11 @@ row99:
 	VMOVUPS      96(R8), Y5
 	VFMADD231PS  Y5, Y4, Y3
 
-next100:
+next101:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row99
+	JNZ     row100
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2582,71 +2596,71 @@ next100:
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip97
+	JMP     strip98
 
-narrower98:
-strip101:
+narrower99:
+strip102:
 	CMPQ    DX, $0x00000010
-	JL      narrower102
+	JL      narrower103
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row103:
+row104:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next104
+	JZ           next105
 	VBROADCASTSS (SI), Y2
 	VMOVUPS      (R8), Y3
 	VFMADD231PS  Y3, Y2, Y0
 	VMOVUPS      32(R8), Y3
 	VFMADD231PS  Y3, Y2, Y1
 
-next104:
+next105:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row103
+	JNZ     row104
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip101
+	JMP     strip102
 
-narrower102:
-strip105:
+narrower103:
+strip106:
 	CMPQ    DX, $0x00000008
-	JL      narrower106
+	JL      narrower107
 	VMOVUPS (AX), Y0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row107:
+row108:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next108
+	JZ           next109
 	VBROADCASTSS (SI), Y1
 	VMOVUPS      (R8), Y2
 	VFMADD231PS  Y2, Y1, Y0
 
-next108:
+next109:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row107
+	JNZ     row108
 	VMOVUPS Y0, (AX)
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000008, DX
-	JMP     strip105
+	JMP     strip106
 
-narrower106:
+narrower107:
 	TESTQ      DX, DX
-	JZ         done109
+	JZ         done110
 	LEAQ       laneMasks<>+0(SB), SI
 	NEGQ       DX
 	VMOVUPS    32(SI)(DX*4), Y0
@@ -2654,22 +2668,22 @@ narrower106:
 	MOVQ       p+8(FP), DX
 	MOVQ       count+32(FP), SI
 
-row110:
+row111:
 	MOVL         (DX), DI
 	ADDL         DI, DI
-	JZ           next111
+	JZ           next112
 	VBROADCASTSS (DX), Y2
 	VMASKMOVPS   (CX), Y0, Y3
 	VFMADD231PS  Y3, Y2, Y1
 
-next111:
+next112:
 	ADDQ       $0x00000004, DX
 	ADDQ       BX, CX
 	DECQ       SI
-	JNZ        row110
+	JNZ        row111
 	VMASKMOVPS Y1, Y0, (AX)
 
-done109:
+done110:
 	VZEROUPPER
 	RET
 
@@ -2683,9 +2697,9 @@ TEXT ·accumulateF16AVX2(SB), NOSPLIT, $16-40
 	MOVQ DX, BX
 	SHLQ $0x01, BX
 
-strip112:
+strip113:
 	CMPQ    DX, $0x00000040
-	JL      narrower113
+	JL      narrower114
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -2698,10 +2712,10 @@ strip112:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row114:
+row115:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next115
+	JZ           next116
 	VBROADCASTSS (SI), Y8
 	VCVTPH2PS    (R8), Y9
 	VFMADD231PS  Y9, Y8, Y0
@@ -2720,11 +2734,11 @@ row114:
 	VCVTPH2PS    112(R8), Y9
 	VFMADD231PS  Y9, Y8, Y7
 
-next115:
+next116:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row114
+	JNZ     row115
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2736,12 +2750,12 @@ next115:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip112
+	JMP     strip113
 
-narrower113:
-strip116:
+narrower114:
+strip117:
 	CMPQ    DX, $0x00000020
-	JL      narrower117
+	JL      narrower118
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -2750,10 +2764,10 @@ strip116:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row118:
+row119:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next119
+	JZ           next120
 	VBROADCASTSS (SI), Y4
 	VCVTPH2PS    (R8), Y5
 	VFMADD231PS  Y5, Y4, Y0
@@ -2764,11 +2778,11 @@ row118:
 	VCVTPH2PS    48(R8), Y5
 	VFMADD231PS  Y5, Y4, Y3
 
-next119:
+next120:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row118
+	JNZ     row119
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2776,71 +2790,71 @@ next119:
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip116
+	JMP     strip117
 
-narrower117:
-strip120:
+narrower118:
+strip121:
 	CMPQ    DX, $0x00000010
-	JL      narrower121
+	JL      narrower122
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row122:
+row123:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next123
+	JZ           next124
 	VBROADCASTSS (SI), Y2
 	VCVTPH2PS    (R8), Y3
 	VFMADD231PS  Y3, Y2, Y0
 	VCVTPH2PS    16(R8), Y3
 	VFMADD231PS  Y3, Y2, Y1
 
-next123:
+next124:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row122
+	JNZ     row123
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip120
+	JMP     strip121
 
-narrower121:
-strip124:
+narrower122:
+strip125:
 	CMPQ    DX, $0x00000008
-	JL      narrower125
+	JL      narrower126
 	VMOVUPS (AX), Y0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row126:
+row127:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next127
+	JZ           next128
 	VBROADCASTSS (SI), Y1
 	VCVTPH2PS    (R8), Y2
 	VFMADD231PS  Y2, Y1, Y0
 
-next127:
+next128:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row126
+	JNZ     row127
 	VMOVUPS Y0, (AX)
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000010, CX
 	SUBQ    $0x00000008, DX
-	JMP     strip124
+	JMP     strip125
 
-narrower125:
+narrower126:
 	TESTQ      DX, DX
-	JZ         done128
+	JZ         done129
 	LEAQ       laneMasks<>+0(SB), SI
 	MOVQ       DX, DI
 	NEGQ       DI
@@ -2851,31 +2865,31 @@ narrower125:
 	MOVQ       p+8(FP), SI
 	MOVQ       count+32(FP), DI
 
-row129:
+row130:
 	MOVL         (SI), R8
 	ADDL         R8, R8
-	JZ           next130
+	JZ           next131
 	VBROADCASTSS (SI), Y2
 	LEAQ         (CX), R8
 	XORQ         R9, R9
 
-word131:
+word132:
 	MOVWLZX     (R8)(R9*2), R10
 	MOVW        R10, (SP)(R9*2)
 	INCQ        R9
 	CMPQ        R9, DX
-	JL          word131
+	JL          word132
 	VCVTPH2PS   (SP), Y3
 	VFMADD231PS Y3, Y2, Y1
 
-next130:
+next131:
 	ADDQ       $0x00000004, SI
 	ADDQ       BX, CX
 	DECQ       DI
-	JNZ        row129
+	JNZ        row130
 	VMASKMOVPS Y1, Y0, (AX)
 
-done128:
+done129:
 	VZEROUPPER
 	RET
 
@@ -2889,9 +2903,9 @@ TEXT ·accumulateI8AVX2(SB), NOSPLIT, $16-48
 	MOVQ DX, BX
 	SHLQ $0x00, BX
 
-strip132:
+strip133:
 	CMPQ    DX, $0x00000040
-	JL      narrower133
+	JL      narrower134
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -2905,10 +2919,10 @@ strip132:
 	MOVQ    CX, R8
 	MOVQ    scales+24(FP), R10
 
-row134:
+row135:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next135
+	JZ           next136
 	VBROADCASTSS (SI), Y8
 	VBROADCASTSS (R10), Y9
 	VMULPS       Y9, Y8, Y8
@@ -2937,12 +2951,12 @@ row134:
 	VCVTDQ2PS    Y9, Y9
 	VFMADD231PS  Y9, Y8, Y7
 
-next135:
+next136:
 	ADDQ    $0x00000004, SI
 	ADDQ    $0x00000004, R10
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row134
+	JNZ     row135
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -2954,12 +2968,12 @@ next135:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip132
+	JMP     strip133
 
-narrower133:
-strip136:
+narrower134:
+strip137:
 	CMPQ    DX, $0x00000020
-	JL      narrower137
+	JL      narrower138
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -2969,10 +2983,10 @@ strip136:
 	MOVQ    CX, R8
 	MOVQ    scales+24(FP), R10
 
-row138:
+row139:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next139
+	JZ           next140
 	VBROADCASTSS (SI), Y4
 	VBROADCASTSS (R10), Y5
 	VMULPS       Y5, Y4, Y4
@@ -2989,12 +3003,12 @@ row138:
 	VCVTDQ2PS    Y5, Y5
 	VFMADD231PS  Y5, Y4, Y3
 
-next139:
+next140:
 	ADDQ    $0x00000004, SI
 	ADDQ    $0x00000004, R10
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row138
+	JNZ     row139
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -3002,12 +3016,12 @@ next139:
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip136
+	JMP     strip137
 
-narrower137:
-strip140:
+narrower138:
+strip141:
 	CMPQ    DX, $0x00000010
-	JL      narrower141
+	JL      narrower142
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	MOVQ    p+8(FP), SI
@@ -3015,10 +3029,10 @@ strip140:
 	MOVQ    CX, R8
 	MOVQ    scales+24(FP), R10
 
-row142:
+row143:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next143
+	JZ           next144
 	VBROADCASTSS (SI), Y2
 	VBROADCASTSS (R10), Y3
 	VMULPS       Y3, Y2, Y2
@@ -3029,33 +3043,33 @@ row142:
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y3, Y2, Y1
 
-next143:
+next144:
 	ADDQ    $0x00000004, SI
 	ADDQ    $0x00000004, R10
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row142
+	JNZ     row143
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000010, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip140
+	JMP     strip141
 
-narrower141:
-strip144:
+narrower142:
+strip145:
 	CMPQ    DX, $0x00000008
-	JL      narrower145
+	JL      narrower146
 	VMOVUPS (AX), Y0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+40(FP), DI
 	MOVQ    CX, R8
 	MOVQ    scales+24(FP), R10
 
-row146:
+row147:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next147
+	JZ           next148
 	VBROADCASTSS (SI), Y1
 	VBROADCASTSS (R10), Y2
 	VMULPS       Y2, Y1, Y1
@@ -3063,21 +3077,21 @@ row146:
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y2, Y1, Y0
 
-next147:
+next148:
 	ADDQ    $0x00000004, SI
 	ADDQ    $0x00000004, R10
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row146
+	JNZ     row147
 	VMOVUPS Y0, (AX)
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000008, CX
 	SUBQ    $0x00000008, DX
-	JMP     strip144
+	JMP     strip145
 
-narrower145:
+narrower146:
 	TESTQ      DX, DX
-	JZ         done148
+	JZ         done149
 	LEAQ       laneMasks<>+0(SB), SI
 	MOVQ       DX, DI
 	NEGQ       DI
@@ -3089,35 +3103,35 @@ narrower145:
 	MOVQ       count+40(FP), DI
 	MOVQ       scales+24(FP), R9
 
-row149:
+row150:
 	MOVL         (SI), R8
 	ADDL         R8, R8
-	JZ           next150
+	JZ           next151
 	VBROADCASTSS (SI), Y2
 	VBROADCASTSS (R9), Y3
 	VMULPS       Y3, Y2, Y2
 	LEAQ         (CX), R8
 	XORQ         R10, R10
 
-word151:
+word152:
 	MOVBLZX     (R8)(R10*1), R11
 	MOVB        R11, (SP)(R10*1)
 	INCQ        R10
 	CMPQ        R10, DX
-	JL          word151
+	JL          word152
 	VPMOVSXBD   (SP), Y3
 	VCVTDQ2PS   Y3, Y3
 	VFMADD231PS Y3, Y2, Y1
 
-next150:
+next151:
 	ADDQ       $0x00000004, SI
 	ADDQ       $0x00000004, R9
 	ADDQ       BX, CX
 	DECQ       DI
-	JNZ        row149
+	JNZ        row150
 	VMASKMOVPS Y1, Y0, (AX)
 
-done148:
+done149:
 	VZEROUPPER
 	RET
 
@@ -3131,9 +3145,9 @@ TEXT ·axpyAVX2(SB), NOSPLIT, $0-32
 	MOVQ         x+8(FP), CX
 	MOVQ         n+24(FP), DX
 
-loop152:
+loop153:
 	CMPQ        DX, $0x00000008
-	JL          rest153
+	JL          rest154
 	VMOVUPS     (AX), Y1
 	VMOVUPS     (CX), Y2
 	VFMADD231PS Y2, Y0, Y1
@@ -3141,11 +3155,11 @@ loop152:
 	ADDQ        $0x00000020, AX
 	ADDQ        $0x00000020, CX
 	SUBQ        $0x00000008, DX
-	JMP         loop152
+	JMP         loop153
 
-rest153:
+rest154:
 	TESTQ       DX, DX
-	JZ          done154
+	JZ          done155
 	LEAQ        laneMasks<>+0(SB), BX
 	NEGQ        DX
 	VMOVUPS     32(BX)(DX*4), Y1
@@ -3154,7 +3168,7 @@ rest153:
 	VFMADD231PS Y3, Y0, Y2
 	VMASKMOVPS  Y2, Y1, (AX)
 
-done154:
+done155:
 	VZEROUPPER
 	RET
 
@@ -3166,9 +3180,9 @@ TEXT ·addAVX2(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop155:
+loop156:
 	CMPQ    DX, $0x00000008
-	JL      rest156
+	JL      rest157
 	VMOVUPS (AX), Y0
 	VMOVUPS (CX), Y1
 	VADDPS  Y1, Y0, Y0
@@ -3176,11 +3190,11 @@ loop155:
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000008, DX
-	JMP     loop155
+	JMP     loop156
 
-rest156:
+rest157:
 	TESTQ      DX, DX
-	JZ         done157
+	JZ         done158
 	LEAQ       laneMasks<>+0(SB), BX
 	NEGQ       DX
 	VMOVUPS    32(BX)(DX*4), Y0
@@ -3189,7 +3203,7 @@ rest156:
 	VADDPS     Y2, Y1, Y1
 	VMASKMOVPS Y1, Y0, (AX)
 
-done157:
+done158:
 	VZEROUPPER
 	RET
 
@@ -3201,9 +3215,9 @@ TEXT ·mulAVX2(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop158:
+loop159:
 	CMPQ    DX, $0x00000008
-	JL      rest159
+	JL      rest160
 	VMOVUPS (AX), Y0
 	VMOVUPS (CX), Y1
 	VMULPS  Y1, Y0, Y0
@@ -3211,11 +3225,11 @@ loop158:
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000008, DX
-	JMP     loop158
+	JMP     loop159
 
-rest159:
+rest160:
 	TESTQ      DX, DX
-	JZ         done160
+	JZ         done161
 	LEAQ       laneMasks<>+0(SB), BX
 	NEGQ       DX
 	VMOVUPS    32(BX)(DX*4), Y0
@@ -3224,7 +3238,7 @@ rest159:
 	VMULPS     Y2, Y1, Y1
 	VMASKMOVPS Y1, Y0, (AX)
 
-done160:
+done161:
 	VZEROUPPER
 	RET
 
@@ -3237,19 +3251,19 @@ TEXT ·scaleAVX2(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop161:
+loop162:
 	CMPQ    CX, $0x00000008
-	JL      rest162
+	JL      rest163
 	VMOVUPS (AX), Y1
 	VMULPS  Y0, Y1, Y1
 	VMOVUPS Y1, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop161
+	JMP     loop162
 
-rest162:
+rest163:
 	TESTQ      CX, CX
-	JZ         done163
+	JZ         done164
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y1
@@ -3257,7 +3271,7 @@ rest162:
 	VMULPS     Y0, Y2, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done163:
+done164:
 	VZEROUPPER
 	RET
 
@@ -3272,9 +3286,9 @@ TEXT ·scaleMulAVX2(SB), NOSPLIT, $0-40
 	MOVQ         w+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop164:
+loop165:
 	CMPQ    BX, $0x00000008
-	JL      rest165
+	JL      rest166
 	VMOVUPS (CX), Y1
 	VMULPS  Y0, Y1, Y1
 	VMOVUPS (DX), Y2
@@ -3284,11 +3298,11 @@ loop164:
 	ADDQ    $0x00000020, CX
 	ADDQ    $0x00000020, DX
 	SUBQ    $0x00000008, BX
-	JMP     loop164
+	JMP     loop165
 
-rest165:
+rest166:
 	TESTQ      BX, BX
-	JZ         done166
+	JZ         done167
 	LEAQ       laneMasks<>+0(SB), SI
 	NEGQ       BX
 	VMOVUPS    32(SI)(BX*4), Y1
@@ -3298,7 +3312,7 @@ rest165:
 	VMULPS     Y0, Y2, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done166:
+done167:
 	VZEROUPPER
 	RET
 
@@ -3311,19 +3325,19 @@ TEXT ·addConstAVX2(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop167:
+loop168:
 	CMPQ    CX, $0x00000008
-	JL      rest168
+	JL      rest169
 	VMOVUPS (AX), Y1
 	VADDPS  Y0, Y1, Y1
 	VMOVUPS Y1, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop167
+	JMP     loop168
 
-rest168:
+rest169:
 	TESTQ      CX, CX
-	JZ         done169
+	JZ         done170
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y1
@@ -3331,7 +3345,7 @@ rest168:
 	VADDPS     Y0, Y2, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done169:
+done170:
 	VZEROUPPER
 	RET
 
@@ -3344,19 +3358,19 @@ TEXT ·updateLowAVX2(SB), NOSPLIT, $0-24
 	MOVQ         low+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop170:
+loop171:
 	CMPQ    CX, $0x00000008
-	JL      rest171
+	JL      rest172
 	VMOVUPS (AX), Y1
 	VMINPS  Y1, Y0, Y1
 	VMOVUPS Y1, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop170
+	JMP     loop171
 
-rest171:
+rest172:
 	TESTQ      CX, CX
-	JZ         done172
+	JZ         done173
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y1
@@ -3364,7 +3378,7 @@ rest171:
 	VMINPS     Y2, Y0, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done172:
+done173:
 	VZEROUPPER
 	RET
 
@@ -3377,18 +3391,18 @@ TEXT ·maximumAVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
 
-loop173:
+loop174:
 	CMPQ    CX, $0x00000008
-	JL      rest174
+	JL      rest175
 	VMOVUPS (AX), Y2
 	VMAXPS  Y1, Y2, Y1
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop173
+	JMP     loop174
 
-rest174:
+rest175:
 	TESTQ      CX, CX
-	JZ         done175
+	JZ         done176
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y2
@@ -3396,7 +3410,7 @@ rest174:
 	VBLENDVPS  Y2, Y3, Y0, Y3
 	VMAXPS     Y1, Y3, Y1
 
-done175:
+done176:
 	VEXTRACTF128 $0x01, Y1, X0
 	VMAXPS       X1, X0, X0
 	VPERMILPS    $0x4e, X0, X1
@@ -3422,9 +3436,9 @@ TEXT ·penaliseAVX2(SB), NOSPLIT, $0-44
 	MOVQ         level+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop176:
+loop177:
 	CMPQ      BX, $0x00000008
-	JL        rest177
+	JL        rest178
 	VMOVUPS   (CX), Y4
 	VMOVUPS   (DX), Y5
 	VMINPS    Y4, Y0, Y4
@@ -3446,11 +3460,11 @@ loop176:
 	ADDQ      $0x00000020, CX
 	ADDQ      $0x00000020, DX
 	SUBQ      $0x00000008, BX
-	JMP       loop176
+	JMP       loop177
 
-rest177:
+rest178:
 	TESTQ      BX, BX
-	JZ         done178
+	JZ         done179
 	LEAQ       laneMasks<>+0(SB), SI
 	NEGQ       BX
 	VMOVUPS    32(SI)(BX*4), Y4
@@ -3473,7 +3487,7 @@ rest177:
 	VBLENDVPS  Y3, Y0, Y1, Y1
 	VMASKMOVPS Y1, Y4, (AX)
 
-done178:
+done179:
 	VEXTRACTF128 $0x01, Y2, X0
 	VMAXPS       X2, X0, X0
 	VPERMILPS    $0x4e, X0, X1
@@ -3495,9 +3509,9 @@ TEXT ·expSumAVX2(SB), NOSPLIT, $0-28
 	MOVQ         s+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop179:
+loop180:
 	CMPQ         CX, $0x00000008
-	JL           rest180
+	JL           rest181
 	VMOVUPS      (AX), Y3
 	VSUBPS       Y0, Y3, Y3
 	VMOVUPS      expLow<>+0(SB), Y4
@@ -3532,11 +3546,11 @@ loop179:
 	VADDPS       Y7, Y1, Y1
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop179
+	JMP          loop180
 
-rest180:
+rest181:
 	TESTQ        CX, CX
-	JZ           done181
+	JZ           done182
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y3
@@ -3574,7 +3588,7 @@ rest180:
 	VMASKMOVPS   Y7, Y3, (AX)
 	VADDPS       Y7, Y1, Y1
 
-done181:
+done182:
 	VSHUFPS      $0xdd, Y1, Y1, Y0
 	VSHUFPS      $0x88, Y1, Y1, Y1
 	VADDPS       Y0, Y1, Y1
@@ -3594,9 +3608,9 @@ TEXT ·siluAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop182:
+loop183:
 	CMPQ         CX, $0x00000008
-	JL           rest183
+	JL           rest184
 	VMOVUPS      (AX), Y0
 	VXORPS       signBit<>+0(SB), Y0, Y1
 	VMOVUPS      expLow<>+0(SB), Y2
@@ -3632,11 +3646,11 @@ loop182:
 	VMOVUPS      Y0, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop182
+	JMP          loop183
 
-rest183:
+rest184:
 	TESTQ        CX, CX
-	JZ           done184
+	JZ           done185
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -3674,7 +3688,7 @@ rest183:
 	VDIVPS       Y6, Y1, Y1
 	VMASKMOVPS   Y1, Y0, (AX)
 
-done184:
+done185:
 	VZEROUPPER
 	RET
 
@@ -3685,9 +3699,9 @@ TEXT ·sigmoidAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop185:
+loop186:
 	CMPQ         CX, $0x00000008
-	JL           rest186
+	JL           rest187
 	VMOVUPS      (AX), Y0
 	VXORPS       signBit<>+0(SB), Y0, Y0
 	VMOVUPS      expLow<>+0(SB), Y2
@@ -3724,11 +3738,11 @@ loop185:
 	VMOVUPS      Y0, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop185
+	JMP          loop186
 
-rest186:
+rest187:
 	TESTQ        CX, CX
-	JZ           done187
+	JZ           done188
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -3767,7 +3781,7 @@ rest186:
 	VDIVPS       Y2, Y1, Y1
 	VMASKMOVPS   Y1, Y0, (AX)
 
-done187:
+done188:
 	VZEROUPPER
 	RET
 
@@ -3778,9 +3792,9 @@ TEXT ·geluAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop188:
+loop189:
 	CMPQ         CX, $0x00000008
-	JL           rest189
+	JL           rest190
 	VMOVUPS      (AX), Y0
 	VANDPS       signBit<>+0(SB), Y0, Y1
 	VXORPS       Y1, Y0, Y1
@@ -3833,11 +3847,11 @@ loop188:
 	VMOVUPS      Y1, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop188
+	JMP          loop189
 
-rest189:
+rest190:
 	TESTQ        CX, CX
-	JZ           done190
+	JZ           done191
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -3892,7 +3906,7 @@ rest189:
 	VSUBPS       Y4, Y2, Y2
 	VMASKMOVPS   Y2, Y0, (AX)
 
-done190:
+done191:
 	VZEROUPPER
 	RET
 
@@ -3903,9 +3917,9 @@ TEXT ·geluTanhAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop191:
+loop192:
 	CMPQ         CX, $0x00000008
-	JL           rest192
+	JL           rest193
 	VMOVUPS      (AX), Y0
 	VMULPS       Y0, Y0, Y1
 	VMULPS       geluB<>+0(SB), Y1, Y1
@@ -3944,11 +3958,11 @@ loop191:
 	VMOVUPS      Y0, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop191
+	JMP          loop192
 
-rest192:
+rest193:
 	TESTQ        CX, CX
-	JZ           done193
+	JZ           done194
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -3989,7 +4003,7 @@ rest192:
 	VDIVPS       Y6, Y1, Y1
 	VMASKMOVPS   Y1, Y0, (AX)
 
-done193:
+done194:
 	VZEROUPPER
 	RET
 
@@ -4000,20 +4014,20 @@ TEXT ·reluAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop194:
+loop195:
 	CMPQ    CX, $0x00000008
-	JL      rest195
+	JL      rest196
 	VMOVUPS (AX), Y0
 	VXORPS  Y1, Y1, Y1
 	VMAXPS  Y0, Y1, Y0
 	VMOVUPS Y0, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop194
+	JMP     loop195
 
-rest195:
+rest196:
 	TESTQ      CX, CX
-	JZ         done196
+	JZ         done197
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y0
@@ -4022,7 +4036,7 @@ rest195:
 	VMAXPS     Y1, Y2, Y1
 	VMASKMOVPS Y1, Y0, (AX)
 
-done196:
+done197:
 	VZEROUPPER
 	RET
 
@@ -4033,9 +4047,9 @@ TEXT ·tanhAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop197:
+loop198:
 	CMPQ         CX, $0x00000008
-	JL           rest198
+	JL           rest199
 	VMOVUPS      (AX), Y0
 	VANDPS       signBit<>+0(SB), Y0, Y2
 	VXORPS       Y2, Y0, Y1
@@ -4087,11 +4101,11 @@ loop197:
 	VMOVUPS      Y3, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop197
+	JMP          loop198
 
-rest198:
+rest199:
 	TESTQ        CX, CX
-	JZ           done199
+	JZ           done200
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -4145,7 +4159,7 @@ rest198:
 	VBLENDVPS    Y1, Y5, Y4, Y4
 	VMASKMOVPS   Y4, Y0, (AX)
 
-done199:
+done200:
 	VZEROUPPER
 	RET
 
@@ -4160,16 +4174,16 @@ TEXT ·mulAddAVX2(SB), NOSPLIT, $0-80
 	LEAQ (BX)(BX*2), SI
 	LEAQ (BX)(BX*4), DI
 
-strip200:
+strip201:
 	CMPQ DX, $0x00000010
-	JL   narrower201
+	JL   narrower202
 	MOVQ x+16(FP), R8
 	MOVQ n+32(FP), R10
 	MOVQ AX, R9
 
-tokens202:
+tokens203:
 	CMPQ   R10, $0x00000006
-	JL     fewer203
+	JL     fewer204
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -4187,7 +4201,7 @@ tokens202:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column204:
+column205:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
 	VBROADCASTSS (R14), Y14
@@ -4211,83 +4225,83 @@ column204:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column204
+	JNZ          column205
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store205
+	JZ           store206
 	VMOVUPS      (R9), Y12
 	VADDPS       Y12, Y0, Y0
 	VMOVUPS      32(R9), Y12
 	VADDPS       Y12, Y1, Y1
 
-store205:
+store206:
 	VMOVUPS Y0, (R9)
 	VMOVUPS Y1, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store206
+	JZ      store207
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y2, Y2
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y3, Y3
 
-store206:
+store207:
 	VMOVUPS Y2, (R9)
 	VMOVUPS Y3, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store207
+	JZ      store208
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y4, Y4
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y5, Y5
 
-store207:
+store208:
 	VMOVUPS Y4, (R9)
 	VMOVUPS Y5, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store208
+	JZ      store209
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y6, Y6
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y7, Y7
 
-store208:
+store209:
 	VMOVUPS Y6, (R9)
 	VMOVUPS Y7, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store209
+	JZ      store210
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y8, Y8
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y9, Y9
 
-store209:
+store210:
 	VMOVUPS Y8, (R9)
 	VMOVUPS Y9, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store210
+	JZ      store211
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y10, Y10
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y11, Y11
 
-store210:
+store211:
 	VMOVUPS Y10, (R9)
 	VMOVUPS Y11, 32(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(SI*2), R8
 	SUBQ    $0x00000006, R10
-	JMP     tokens202
+	JMP     tokens203
 
-fewer203:
-tokens211:
+fewer204:
+tokens212:
 	CMPQ   R10, $0x00000004
-	JL     fewer212
+	JL     fewer213
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -4301,7 +4315,7 @@ tokens211:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column213:
+column214:
 	VMOVUPS      (R11), Y8
 	VMOVUPS      32(R11), Y9
 	VBROADCASTSS (R14), Y10
@@ -4319,61 +4333,61 @@ column213:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column213
+	JNZ          column214
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store214
+	JZ           store215
 	VMOVUPS      (R9), Y8
 	VADDPS       Y8, Y0, Y0
 	VMOVUPS      32(R9), Y8
 	VADDPS       Y8, Y1, Y1
 
-store214:
+store215:
 	VMOVUPS Y0, (R9)
 	VMOVUPS Y1, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store215
+	JZ      store216
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y2, Y2
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y3, Y3
 
-store215:
+store216:
 	VMOVUPS Y2, (R9)
 	VMOVUPS Y3, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store216
+	JZ      store217
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y4, Y4
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y5, Y5
 
-store216:
+store217:
 	VMOVUPS Y4, (R9)
 	VMOVUPS Y5, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store217
+	JZ      store218
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y6, Y6
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y7, Y7
 
-store217:
+store218:
 	VMOVUPS Y6, (R9)
 	VMOVUPS Y7, 32(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*4), R8
 	SUBQ    $0x00000004, R10
-	JMP     tokens211
+	JMP     tokens212
 
-fewer212:
-tokens218:
+fewer213:
+tokens219:
 	CMPQ   R10, $0x00000002
-	JL     fewer219
+	JL     fewer220
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -4383,7 +4397,7 @@ tokens218:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column220:
+column221:
 	VMOVUPS      (R11), Y4
 	VMOVUPS      32(R11), Y5
 	VBROADCASTSS (R14), Y6
@@ -4395,39 +4409,39 @@ column220:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column220
+	JNZ          column221
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store221
+	JZ           store222
 	VMOVUPS      (R9), Y4
 	VADDPS       Y4, Y0, Y0
 	VMOVUPS      32(R9), Y4
 	VADDPS       Y4, Y1, Y1
 
-store221:
+store222:
 	VMOVUPS Y0, (R9)
 	VMOVUPS Y1, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store222
+	JZ      store223
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y2, Y2
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y3, Y3
 
-store222:
+store223:
 	VMOVUPS Y2, (R9)
 	VMOVUPS Y3, 32(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*2), R8
 	SUBQ    $0x00000002, R10
-	JMP     tokens218
+	JMP     tokens219
 
-fewer219:
-tokens223:
+fewer220:
+tokens224:
 	CMPQ   R10, $0x00000001
-	JL     fewer224
+	JL     fewer225
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	MOVQ   ldw+48(FP), R12
@@ -4435,7 +4449,7 @@ tokens223:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column225:
+column226:
 	VMOVUPS      (R11), Y2
 	VMOVUPS      32(R11), Y3
 	VBROADCASTSS (R14), Y4
@@ -4444,41 +4458,41 @@ column225:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column225
+	JNZ          column226
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store226
+	JZ           store227
 	VMOVUPS      (R9), Y2
 	VADDPS       Y2, Y0, Y0
 	VMOVUPS      32(R9), Y2
 	VADDPS       Y2, Y1, Y1
 
-store226:
+store227:
 	VMOVUPS Y0, (R9)
 	VMOVUPS Y1, 32(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*1), R8
 	SUBQ    $0x00000001, R10
-	JMP     tokens223
+	JMP     tokens224
 
-fewer224:
+fewer225:
 	ADDQ $0x00000040, AX
 	ADDQ $0x00000040, CX
 	SUBQ $0x00000010, DX
-	JMP  strip200
+	JMP  strip201
 
-narrower201:
-strip227:
+narrower202:
+strip228:
 	CMPQ DX, $0x00000008
-	JL   narrower228
+	JL   narrower229
 	MOVQ x+16(FP), R8
 	MOVQ n+32(FP), R10
 	MOVQ AX, R9
 
-tokens229:
+tokens230:
 	CMPQ   R10, $0x0000000c
-	JL     fewer230
+	JL     fewer231
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -4497,7 +4511,7 @@ tokens229:
 	MOVQ   R8, R14
 	LEAQ   (R8)(SI*2), R15
 
-column231:
+column232:
 	VMOVUPS      (R11), Y12
 	VBROADCASTSS (R14), Y13
 	VFMADD231PS  Y12, Y13, Y0
@@ -4527,113 +4541,113 @@ column231:
 	ADDQ         $0x00000004, R14
 	ADDQ         $0x00000004, R15
 	DECQ         R13
-	JNZ          column231
+	JNZ          column232
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store232
+	JZ           store233
 	VMOVUPS      (R9), Y12
 	VADDPS       Y12, Y0, Y0
 
-store232:
-	VMOVUPS Y0, (R9)
-	ADDQ    R11, R9
-	TESTQ   R12, R12
-	JZ      store233
-	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y1, Y1
-
 store233:
-	VMOVUPS Y1, (R9)
+	VMOVUPS Y0, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store234
 	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y2, Y2
+	VADDPS  Y0, Y1, Y1
 
 store234:
-	VMOVUPS Y2, (R9)
+	VMOVUPS Y1, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store235
 	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y3, Y3
+	VADDPS  Y0, Y2, Y2
 
 store235:
-	VMOVUPS Y3, (R9)
+	VMOVUPS Y2, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store236
 	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y4, Y4
+	VADDPS  Y0, Y3, Y3
 
 store236:
-	VMOVUPS Y4, (R9)
+	VMOVUPS Y3, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store237
 	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y5, Y5
+	VADDPS  Y0, Y4, Y4
 
 store237:
-	VMOVUPS Y5, (R9)
+	VMOVUPS Y4, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store238
 	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y6, Y6
+	VADDPS  Y0, Y5, Y5
 
 store238:
-	VMOVUPS Y6, (R9)
+	VMOVUPS Y5, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store239
 	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y7, Y7
+	VADDPS  Y0, Y6, Y6
 
 store239:
-	VMOVUPS Y7, (R9)
+	VMOVUPS Y6, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store240
 	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y8, Y8
+	VADDPS  Y0, Y7, Y7
 
 store240:
-	VMOVUPS Y8, (R9)
+	VMOVUPS Y7, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store241
 	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y9, Y9
+	VADDPS  Y0, Y8, Y8
 
 store241:
-	VMOVUPS Y9, (R9)
+	VMOVUPS Y8, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store242
 	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y10, Y10
+	VADDPS  Y0, Y9, Y9
 
 store242:
-	VMOVUPS Y10, (R9)
+	VMOVUPS Y9, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store243
 	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y11, Y11
+	VADDPS  Y0, Y10, Y10
 
 store243:
+	VMOVUPS Y10, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store244
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y11, Y11
+
+store244:
 	VMOVUPS Y11, (R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(SI*4), R8
 	SUBQ    $0x0000000c, R10
-	JMP     tokens229
+	JMP     tokens230
 
-fewer230:
-tokens244:
+fewer231:
+tokens245:
 	CMPQ   R10, $0x00000004
-	JL     fewer245
+	JL     fewer246
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -4643,7 +4657,7 @@ tokens244:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column246:
+column247:
 	VMOVUPS      (R11), Y4
 	VBROADCASTSS (R14), Y5
 	VFMADD231PS  Y4, Y5, Y0
@@ -4656,95 +4670,95 @@ column246:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column246
+	JNZ          column247
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store247
+	JZ           store248
 	VMOVUPS      (R9), Y4
 	VADDPS       Y4, Y0, Y0
 
-store247:
-	VMOVUPS Y0, (R9)
-	ADDQ    R11, R9
-	TESTQ   R12, R12
-	JZ      store248
-	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y1, Y1
-
 store248:
-	VMOVUPS Y1, (R9)
+	VMOVUPS Y0, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store249
 	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y2, Y2
+	VADDPS  Y0, Y1, Y1
 
 store249:
-	VMOVUPS Y2, (R9)
+	VMOVUPS Y1, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store250
 	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y3, Y3
+	VADDPS  Y0, Y2, Y2
 
 store250:
+	VMOVUPS Y2, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store251
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y3, Y3
+
+store251:
 	VMOVUPS Y3, (R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*4), R8
 	SUBQ    $0x00000004, R10
-	JMP     tokens244
+	JMP     tokens245
 
-fewer245:
-tokens251:
+fewer246:
+tokens252:
 	CMPQ   R10, $0x00000001
-	JL     fewer252
+	JL     fewer253
 	VXORPS Y0, Y0, Y0
 	MOVQ   ldw+48(FP), R12
 	MOVQ   k+56(FP), R13
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column253:
+column254:
 	VMOVUPS      (R11), Y1
 	VBROADCASTSS (R14), Y2
 	VFMADD231PS  Y1, Y2, Y0
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column253
+	JNZ          column254
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store254
+	JZ           store255
 	VMOVUPS      (R9), Y1
 	VADDPS       Y1, Y0, Y0
 
-store254:
+store255:
 	VMOVUPS Y0, (R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*1), R8
 	SUBQ    $0x00000001, R10
-	JMP     tokens251
+	JMP     tokens252
 
-fewer252:
+fewer253:
 	ADDQ $0x00000020, AX
 	ADDQ $0x00000020, CX
 	SUBQ $0x00000008, DX
-	JMP  strip227
+	JMP  strip228
 
-narrower228:
+narrower229:
 	TESTQ   DX, DX
-	JZ      done255
+	JZ      done256
 	LEAQ    laneMasks<>+0(SB), R8
 	NEGQ    DX
 	VMOVUPS 32(R8)(DX*4), Y0
 	MOVQ    x+16(FP), DX
 	MOVQ    n+32(FP), R8
 
-tokens256:
+tokens257:
 	CMPQ   R8, $0x0000000c
-	JL     fewer257
+	JL     fewer258
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
@@ -4763,7 +4777,7 @@ tokens256:
 	MOVQ   DX, R12
 	LEAQ   (DX)(SI*2), R13
 
-column258:
+column259:
 	VMASKMOVPS   (R9), Y0, Y13
 	VBROADCASTSS (R12), Y14
 	VFMADD231PS  Y13, Y14, Y1
@@ -4793,113 +4807,113 @@ column258:
 	ADDQ         $0x00000004, R12
 	ADDQ         $0x00000004, R13
 	DECQ         R11
-	JNZ          column258
+	JNZ          column259
 	MOVQ         ldy+8(FP), R9
 	MOVQ         add+72(FP), R10
 	TESTQ        R10, R10
-	JZ           store259
+	JZ           store260
 	VMASKMOVPS   (AX), Y0, Y13
 	VADDPS       Y13, Y1, Y1
 
-store259:
-	VMASKMOVPS Y1, Y0, (AX)
-	ADDQ       R9, AX
-	TESTQ      R10, R10
-	JZ         store260
-	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y2, Y2
-
 store260:
-	VMASKMOVPS Y2, Y0, (AX)
+	VMASKMOVPS Y1, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
 	JZ         store261
 	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y3, Y3
+	VADDPS     Y1, Y2, Y2
 
 store261:
-	VMASKMOVPS Y3, Y0, (AX)
+	VMASKMOVPS Y2, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
 	JZ         store262
 	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y4, Y4
+	VADDPS     Y1, Y3, Y3
 
 store262:
-	VMASKMOVPS Y4, Y0, (AX)
+	VMASKMOVPS Y3, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
 	JZ         store263
 	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y5, Y5
+	VADDPS     Y1, Y4, Y4
 
 store263:
-	VMASKMOVPS Y5, Y0, (AX)
+	VMASKMOVPS Y4, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
 	JZ         store264
 	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y6, Y6
+	VADDPS     Y1, Y5, Y5
 
 store264:
-	VMASKMOVPS Y6, Y0, (AX)
+	VMASKMOVPS Y5, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
 	JZ         store265
 	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y7, Y7
+	VADDPS     Y1, Y6, Y6
 
 store265:
-	VMASKMOVPS Y7, Y0, (AX)
+	VMASKMOVPS Y6, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
 	JZ         store266
 	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y8, Y8
+	VADDPS     Y1, Y7, Y7
 
 store266:
-	VMASKMOVPS Y8, Y0, (AX)
+	VMASKMOVPS Y7, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
 	JZ         store267
 	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y9, Y9
+	VADDPS     Y1, Y8, Y8
 
 store267:
-	VMASKMOVPS Y9, Y0, (AX)
+	VMASKMOVPS Y8, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
 	JZ         store268
 	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y10, Y10
+	VADDPS     Y1, Y9, Y9
 
 store268:
-	VMASKMOVPS Y10, Y0, (AX)
+	VMASKMOVPS Y9, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
 	JZ         store269
 	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y11, Y11
+	VADDPS     Y1, Y10, Y10
 
 store269:
-	VMASKMOVPS Y11, Y0, (AX)
+	VMASKMOVPS Y10, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
 	JZ         store270
 	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y12, Y12
+	VADDPS     Y1, Y11, Y11
 
 store270:
+	VMASKMOVPS Y11, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store271
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y12, Y12
+
+store271:
 	VMASKMOVPS Y12, Y0, (AX)
 	ADDQ       R9, AX
 	LEAQ       (DX)(SI*4), DX
 	SUBQ       $0x0000000c, R8
-	JMP        tokens256
+	JMP        tokens257
 
-fewer257:
-tokens271:
+fewer258:
+tokens272:
 	CMPQ   R8, $0x00000004
-	JL     fewer272
+	JL     fewer273
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
@@ -4909,7 +4923,7 @@ tokens271:
 	MOVQ   CX, DI
 	MOVQ   DX, R11
 
-column273:
+column274:
 	VMASKMOVPS   (DI), Y0, Y5
 	VBROADCASTSS (R11), Y6
 	VFMADD231PS  Y5, Y6, Y1
@@ -4922,79 +4936,79 @@ column273:
 	ADDQ         R9, DI
 	ADDQ         $0x00000004, R11
 	DECQ         R10
-	JNZ          column273
+	JNZ          column274
 	MOVQ         ldy+8(FP), DI
 	MOVQ         add+72(FP), R9
 	TESTQ        R9, R9
-	JZ           store274
+	JZ           store275
 	VMASKMOVPS   (AX), Y0, Y5
 	VADDPS       Y5, Y1, Y1
 
-store274:
-	VMASKMOVPS Y1, Y0, (AX)
-	ADDQ       DI, AX
-	TESTQ      R9, R9
-	JZ         store275
-	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y2, Y2
-
 store275:
-	VMASKMOVPS Y2, Y0, (AX)
+	VMASKMOVPS Y1, Y0, (AX)
 	ADDQ       DI, AX
 	TESTQ      R9, R9
 	JZ         store276
 	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y3, Y3
+	VADDPS     Y1, Y2, Y2
 
 store276:
-	VMASKMOVPS Y3, Y0, (AX)
+	VMASKMOVPS Y2, Y0, (AX)
 	ADDQ       DI, AX
 	TESTQ      R9, R9
 	JZ         store277
 	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y4, Y4
+	VADDPS     Y1, Y3, Y3
 
 store277:
+	VMASKMOVPS Y3, Y0, (AX)
+	ADDQ       DI, AX
+	TESTQ      R9, R9
+	JZ         store278
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y4, Y4
+
+store278:
 	VMASKMOVPS Y4, Y0, (AX)
 	ADDQ       DI, AX
 	LEAQ       (DX)(BX*4), DX
 	SUBQ       $0x00000004, R8
-	JMP        tokens271
+	JMP        tokens272
 
-fewer272:
-tokens278:
+fewer273:
+tokens279:
 	CMPQ   R8, $0x00000001
-	JL     fewer279
+	JL     fewer280
 	VXORPS Y1, Y1, Y1
 	MOVQ   ldw+48(FP), DI
 	MOVQ   k+56(FP), R9
 	MOVQ   CX, SI
 	MOVQ   DX, R10
 
-column280:
+column281:
 	VMASKMOVPS   (SI), Y0, Y2
 	VBROADCASTSS (R10), Y3
 	VFMADD231PS  Y2, Y3, Y1
 	ADDQ         DI, SI
 	ADDQ         $0x00000004, R10
 	DECQ         R9
-	JNZ          column280
+	JNZ          column281
 	MOVQ         ldy+8(FP), SI
 	MOVQ         add+72(FP), DI
 	TESTQ        DI, DI
-	JZ           store281
+	JZ           store282
 	VMASKMOVPS   (AX), Y0, Y2
 	VADDPS       Y2, Y1, Y1
 
-store281:
+store282:
 	VMASKMOVPS Y1, Y0, (AX)
 	ADDQ       SI, AX
 	LEAQ       (DX)(BX*1), DX
 	SUBQ       $0x00000001, R8
-	JMP        tokens278
+	JMP        tokens279
 
-fewer279:
-done255:
+fewer280:
+done256:
 	VZEROUPPER
 	RET
 
@@ -5009,14 +5023,14 @@ TEXT ·transposeF32AVX2(SB), NOSPLIT, $0-40
 	MOVQ cols+32(FP), SI
 	SHLQ $0x02, SI
 
-rows282:
+rows283:
 	CMPQ BX, $0x00000008
-	JL   rest283
+	JL   rest284
 	MOVQ cols+32(FP), R9
 	MOVQ DX, DI
 	MOVQ AX, R8
 
-columns285:
+columns286:
 	MOVQ        DI, R10
 	VMOVUPS     (R10), X0
 	ADDQ        SI, R10
@@ -5051,7 +5065,7 @@ columns285:
 	VMOVUPS     Y5, (R10)
 	ADDQ        CX, R10
 	SUBQ        $0x00000004, R9
-	JLE         done286
+	JLE         done287
 	MOVQ        $0x00000004, R11
 	MOVQ        R9, R10
 	CMPQ        R9, R11
@@ -5060,18 +5074,18 @@ columns285:
 	LEAQ        (DI)(R10*4), DI
 	IMULQ       CX, R10
 	ADDQ        R10, R8
-	JMP         columns285
+	JMP         columns286
 
-done286:
+done287:
 	IMUL3Q $0x00000008, SI, DI
 	ADDQ   DI, DX
 	ADDQ   $0x00000020, AX
 	SUBQ   $0x00000008, BX
-	JMP    rows282
+	JMP    rows283
 
-rest283:
+rest284:
 	TESTQ   BX, BX
-	JZ      end284
+	JZ      end285
 	LEAQ    laneMasks<>+0(SB), DI
 	MOVQ    BX, R8
 	NEGQ    R8
@@ -5079,7 +5093,7 @@ rest283:
 	MOVQ    cols+32(FP), DI
 	MOVQ    AX, AX
 
-columns287:
+columns288:
 	MOVQ        DX, R8
 	VMOVUPS     (R8), X9
 	XORQ        R9, R9
@@ -5135,7 +5149,7 @@ columns287:
 	VMASKMOVPS  Y2, Y0, (R8)
 	ADDQ        CX, R8
 	SUBQ        $0x00000004, DI
-	JLE         done288
+	JLE         done289
 	MOVQ        $0x00000004, R9
 	MOVQ        DI, R8
 	CMPQ        DI, R9
@@ -5144,10 +5158,10 @@ columns287:
 	LEAQ        (DX)(R8*4), DX
 	IMULQ       CX, R8
 	ADDQ        R8, AX
-	JMP         columns287
+	JMP         columns288
 
-done288:
-end284:
+done289:
+end285:
 	VZEROUPPER
 	RET
 
@@ -5162,14 +5176,14 @@ TEXT ·transposeF16AVX2(SB), NOSPLIT, $0-40
 	MOVQ cols+32(FP), SI
 	SHLQ $0x01, SI
 
-rows289:
+rows290:
 	CMPQ BX, $0x00000008
-	JL   rest290
+	JL   rest291
 	MOVQ cols+32(FP), R9
 	MOVQ DX, DI
 	MOVQ AX, R8
 
-columns292:
+columns293:
 	MOVQ       DI, R10
 	VMOVUPS    (R10), X0
 	ADDQ       SI, R10
@@ -5236,7 +5250,7 @@ columns292:
 	VMOVUPS    Y0, (R10)
 	ADDQ       CX, R10
 	SUBQ       $0x00000008, R9
-	JLE        done293
+	JLE        done294
 	MOVQ       $0x00000008, R11
 	MOVQ       R9, R10
 	CMPQ       R9, R11
@@ -5245,18 +5259,18 @@ columns292:
 	LEAQ       (DI)(R10*2), DI
 	IMULQ      CX, R10
 	ADDQ       R10, R8
-	JMP        columns292
+	JMP        columns293
 
-done293:
+done294:
 	IMUL3Q $0x00000008, SI, DI
 	ADDQ   DI, DX
 	ADDQ   $0x00000020, AX
 	SUBQ   $0x00000008, BX
-	JMP    rows289
+	JMP    rows290
 
-rest290:
+rest291:
 	TESTQ   BX, BX
-	JZ      end291
+	JZ      end292
 	LEAQ    laneMasks<>+0(SB), DI
 	MOVQ    BX, R8
 	NEGQ    R8
@@ -5264,7 +5278,7 @@ rest290:
 	MOVQ    cols+32(FP), DI
 	MOVQ    AX, AX
 
-columns294:
+columns295:
 	MOVQ       DX, R8
 	VMOVUPS    (R8), X1
 	XORQ       R9, R9
@@ -5352,7 +5366,7 @@ columns294:
 	VMASKMOVPS Y1, Y0, (R8)
 	ADDQ       CX, R8
 	SUBQ       $0x00000008, DI
-	JLE        done295
+	JLE        done296
 	MOVQ       $0x00000008, R9
 	MOVQ       DI, R8
 	CMPQ       DI, R9
@@ -5361,10 +5375,10 @@ columns294:
 	LEAQ       (DX)(R8*2), DX
 	IMULQ      CX, R8
 	ADDQ       R8, AX
-	JMP        columns294
+	JMP        columns295
 
-done295:
-end291:
+done296:
+end292:
 	VZEROUPPER
 	RET
 
@@ -5380,15 +5394,15 @@ TEXT ·transposeI8AVX2(SB), NOSPLIT, $0-48
 	SHLQ $0x00, SI
 	MOVQ scales+24(FP), DI
 
-rows296:
+rows297:
 	CMPQ    BX, $0x00000008
-	JL      rest297
+	JL      rest298
 	VMOVUPS (DI), Y0
 	MOVQ    cols+40(FP), R10
 	MOVQ    DX, R8
 	MOVQ    AX, R9
 
-columns299:
+columns300:
 	MOVQ       R8, R11
 	VPMOVSXBW  (R11), X1
 	ADDQ       SI, R11
@@ -5471,7 +5485,7 @@ columns299:
 	VMOVUPS    Y1, (R11)
 	ADDQ       CX, R11
 	SUBQ       $0x00000008, R10
-	JLE        done300
+	JLE        done301
 	MOVQ       $0x00000008, R12
 	MOVQ       R10, R11
 	CMPQ       R10, R12
@@ -5480,19 +5494,19 @@ columns299:
 	LEAQ       (R8)(R11*1), R8
 	IMULQ      CX, R11
 	ADDQ       R11, R9
-	JMP        columns299
+	JMP        columns300
 
-done300:
+done301:
 	IMUL3Q $0x00000008, SI, R8
 	ADDQ   R8, DX
 	ADDQ   $0x00000020, AX
 	ADDQ   $0x00000020, DI
 	SUBQ   $0x00000008, BX
-	JMP    rows296
+	JMP    rows297
 
-rest297:
+rest298:
 	TESTQ      BX, BX
-	JZ         end298
+	JZ         end299
 	LEAQ       laneMasks<>+0(SB), R8
 	MOVQ       BX, R9
 	NEGQ       R9
@@ -5501,7 +5515,7 @@ rest297:
 	MOVQ       cols+40(FP), DI
 	MOVQ       AX, AX
 
-columns301:
+columns302:
 	MOVQ       DX, R8
 	VPMOVSXBW  (R8), X2
 	XORQ       R9, R9
@@ -5605,7 +5619,7 @@ columns301:
 	VMASKMOVPS Y2, Y0, (R8)
 	ADDQ       CX, R8
 	SUBQ       $0x00000008, DI
-	JLE        done302
+	JLE        done303
 	MOVQ       $0x00000008, R9
 	MOVQ       DI, R8
 	CMPQ       DI, R9
@@ -5614,10 +5628,10 @@ columns301:
 	LEAQ       (DX)(R8*1), DX
 	IMULQ      CX, R8
 	ADDQ       R8, AX
-	JMP        columns301
+	JMP        columns302
 
-done302:
-end298:
+done303:
+end299:
 	VZEROUPPER
 	RET
 
@@ -5631,13 +5645,13 @@ TEXT ·widenQ8AVX2(SB), NOSPLIT, $0-40
 	MOVQ rows+24(FP), BX
 	MOVQ cols+32(FP), SI
 
-row303:
+row304:
 	VBROADCASTSS (DX), Y0
 	MOVQ         SI, DI
 
-columns304:
+columns305:
 	CMPQ      DI, $0x00000008
-	JL        last305
+	JL        last306
 	VPMOVSXBD (CX), Y1
 	VCVTDQ2PS Y1, Y1
 	VMULPS    Y0, Y1, Y1
@@ -5645,11 +5659,11 @@ columns304:
 	ADDQ      $0x00000008, CX
 	ADDQ      $0x00000020, AX
 	SUBQ      $0x00000008, DI
-	JMP       columns304
+	JMP       columns305
 
-last305:
+last306:
 	TESTQ     DI, DI
-	JZ        next306
+	JZ        next307
 	SUBQ      $0x00000008, DI
 	ADDQ      DI, CX
 	LEAQ      (AX)(DI*4), AX
@@ -5660,10 +5674,10 @@ last305:
 	ADDQ      $0x00000008, CX
 	ADDQ      $0x00000020, AX
 
-next306:
+next307:
 	ADDQ $0x00000004, DX
 	DECQ BX
-	JNZ  row303
+	JNZ  row304
 	VZEROUPPER
 	RET
 
@@ -5678,19 +5692,19 @@ TEXT ·magnitudeAVX2(SB), NOSPLIT, $0-20
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
 
-loop307:
+loop308:
 	CMPQ    CX, $0x00000008
-	JL      rest308
+	JL      rest309
 	VMOVUPS (AX), Y2
 	VPAND   Y2, Y1, Y2
 	VPMAXSD Y0, Y2, Y0
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop307
+	JMP     loop308
 
-rest308:
+rest309:
 	TESTQ      CX, CX
-	JZ         done309
+	JZ         done310
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y2
@@ -5698,7 +5712,7 @@ rest308:
 	VPAND      Y2, Y1, Y1
 	VPMAXSD    Y0, Y1, Y0
 
-done309:
+done310:
 	VEXTRACTF128 $0x01, Y0, X1
 	VPMAXSD      X0, X1, X1
 	VPSHUFD      $0x4e, X1, X0
@@ -5725,7 +5739,7 @@ TEXT ·roundQ8AVX2(SB), NOSPLIT, $0-32
 	MOVQ         src+8(FP), CX
 	MOVQ         n+24(FP), DX
 
-loop310:
+loop311:
 	VMOVUPS      (CX), Y3
 	VDIVPS       Y0, Y3, Y3
 	VMINPS       Y1, Y3, Y3
@@ -5744,7 +5758,7 @@ loop310:
 	ADDQ         $0x00000010, AX
 	ADDQ         $0x00000040, CX
 	SUBQ         $0x00000010, DX
-	JNZ          loop310
+	JNZ          loop311
 	VZEROUPPER
 	RET
 
@@ -5761,9 +5775,9 @@ TEXT ·penaliseTileAVX2(SB), NOSPLIT, $0-76
 	VBROADCASTSS X0, Y0
 	VMOVUPS      infinity<>+0(SB), Y1
 
-strip311:
+strip312:
 	CMPQ         SI, $0x00000020
-	JL           narrower312
+	JL           narrower313
 	MOVQ         field+40(FP), DI
 	VBROADCASTSS (DI), Y2
 	VMOVUPS      (DX), Y3
@@ -5810,7 +5824,7 @@ strip311:
 	MOVQ         rowMax+56(FP), R10
 	MOVQ         AX, R8
 
-row313:
+row314:
 	VBROADCASTSS (DI), Y2
 	VMOVUPS      negInfinity<>+0(SB), Y11
 	VMINPS       Y3, Y2, Y3
@@ -5869,7 +5883,7 @@ row313:
 	ADDQ         $0x00000004, DI
 	ADDQ         $0x00000004, R10
 	DECQ         R9
-	JNZ          row313
+	JNZ          row314
 	VMOVUPS      Y3, (DX)
 	VMOVUPS      Y5, 32(DX)
 	VMOVUPS      Y7, 64(DX)
@@ -5878,12 +5892,12 @@ row313:
 	ADDQ         $0x00000080, DX
 	ADDQ         $0x00000080, BX
 	SUBQ         $0x00000020, SI
-	JMP          strip311
+	JMP          strip312
 
-narrower312:
-strip314:
+narrower313:
+strip315:
 	CMPQ         SI, $0x00000008
-	JL           narrower315
+	JL           narrower316
 	MOVQ         field+40(FP), DI
 	VBROADCASTSS (DI), Y2
 	VMOVUPS      (DX), Y3
@@ -5900,7 +5914,7 @@ strip314:
 	MOVQ         rowMax+56(FP), R10
 	MOVQ         AX, R8
 
-row316:
+row317:
 	VBROADCASTSS (DI), Y2
 	VMOVUPS      negInfinity<>+0(SB), Y5
 	VMINPS       Y3, Y2, Y3
@@ -5926,17 +5940,17 @@ row316:
 	ADDQ         $0x00000004, DI
 	ADDQ         $0x00000004, R10
 	DECQ         R9
-	JNZ          row316
+	JNZ          row317
 	VMOVUPS      Y3, (DX)
 	ADDQ         $0x00000020, AX
 	ADDQ         $0x00000020, DX
 	ADDQ         $0x00000020, BX
 	SUBQ         $0x00000008, SI
-	JMP          strip314
+	JMP          strip315
 
-narrower315:
+narrower316:
 	TESTQ        SI, SI
-	JZ           done317
+	JZ           done318
 	LEAQ         laneMasks<>+0(SB), DI
 	NEGQ         SI
 	VMOVUPS      32(DI)(SI*4), Y2
@@ -5957,7 +5971,7 @@ narrower315:
 	MOVQ         n+16(FP), BX
 	MOVQ         rowMax+56(FP), DI
 
-row318:
+row319:
 	VBROADCASTSS (SI), Y3
 	VMOVUPS      negInfinity<>+0(SB), Y6
 	VMINPS       Y4, Y3, Y4
@@ -5983,10 +5997,10 @@ row318:
 	ADDQ         $0x00000004, SI
 	ADDQ         $0x00000004, DI
 	DECQ         BX
-	JNZ          row318
+	JNZ          row319
 	VMASKMOVPS   Y4, Y2, (DX)
 
-done317:
+done318:
 	VXORPS       signBit<>+0(SB), Y1, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VMAXPS       X0, X1, X1
@@ -6014,7 +6028,7 @@ TEXT ·expSumTileAVX2(SB), NOSPLIT, $0-48
 	NEGQ    R8
 	VMOVUPS 32(DI)(R8*4), Y0
 
-row319:
+row320:
 	VXORPS       Y2, Y2, Y2
 	VBROADCASTSS (DX), Y1
 	VCMPPS       $0x00, negInfinity<>+0(SB), Y1, Y3
@@ -6022,9 +6036,9 @@ row319:
 	MOVQ         width+24(FP), R8
 	MOVQ         AX, DI
 
-loop320:
+loop321:
 	CMPQ         R8, $0x00000008
-	JL           rest321
+	JL           rest322
 	VMOVUPS      (DI), Y3
 	VXORPS       Y4, Y4, Y4
 	VSUBPS       Y1, Y3, Y3
@@ -6060,11 +6074,11 @@ loop320:
 	VADDPS       Y7, Y2, Y2
 	ADDQ         $0x00000020, DI
 	SUBQ         $0x00000008, R8
-	JMP          loop320
+	JMP          loop321
 
-rest321:
+rest322:
 	TESTQ        SI, SI
-	JZ           sum322
+	JZ           sum323
 	VMASKMOVPS   (DI), Y0, Y3
 	VXORPS       Y4, Y4, Y4
 	VSUBPS       Y1, Y3, Y3
@@ -6100,7 +6114,7 @@ rest321:
 	VMASKMOVPS   Y7, Y0, (DI)
 	VADDPS       Y7, Y2, Y2
 
-sum322:
+sum323:
 	VSHUFPS      $0xdd, Y2, Y2, Y1
 	VSHUFPS      $0x88, Y2, Y2, Y2
 	VADDPS       Y1, Y2, Y2
@@ -6116,7 +6130,7 @@ sum322:
 	ADDQ         $0x00000004, DX
 	ADDQ         $0x00000004, BX
 	DECQ         CX
-	JNZ          row319
+	JNZ          row320
 	VZEROUPPER
 	RET
 
@@ -6141,9 +6155,9 @@ TEXT ·gemvF32AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four323:
+four324:
 	CMPQ   BX, $0x00000004
-	JL     one324
+	JL     one325
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
@@ -6158,9 +6172,9 @@ four323:
 	VXORPS Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair326:
+pair327:
 	CMPQ        R12, SI
-	JGE         single327
+	JGE         single328
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -6186,11 +6200,11 @@ pair326:
 	VMOVUPS     64(R9)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000080, R12
-	JMP         pair326
+	JMP         pair327
 
-single327:
+single328:
 	CMPQ        R12, DI
-	JGE         rest328
+	JGE         rest329
 	VMOVUPS     (DX)(R12*1), Z9
 	VMOVUPS     (CX)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z1
@@ -6202,9 +6216,9 @@ single327:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000040, R12
 
-rest328:
+rest329:
 	TESTQ       R8, R8
-	JZ          sum329
+	JZ          sum330
 	VMOVUPS.Z   (DX)(R12*1), K1, Z9
 	VMOVUPS.Z   (CX)(R12*1), K1, Z10
 	VFMADD231PS Z10, Z9, Z2
@@ -6215,7 +6229,7 @@ rest328:
 	VMOVUPS.Z   (R9)(R12*1), K1, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum329:
+sum330:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
@@ -6245,19 +6259,19 @@ sum329:
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four323
+	JMP           four324
 
-one324:
+one325:
 	TESTQ  BX, BX
-	JZ     done325
+	JZ     done326
 	MOVQ   stride+16(FP), R9
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	XORQ   R9, R9
 
-pair330:
+pair331:
 	CMPQ        R9, SI
-	JGE         single331
+	JGE         single332
 	VMOVUPS     (DX)(R9*1), Z3
 	VMOVUPS     (CX)(R9*1), Z4
 	VFMADD231PS Z4, Z3, Z1
@@ -6265,24 +6279,24 @@ pair330:
 	VMOVUPS     64(CX)(R9*1), Z4
 	VFMADD231PS Z4, Z3, Z2
 	ADDQ        $0x00000080, R9
-	JMP         pair330
+	JMP         pair331
 
-single331:
+single332:
 	CMPQ        R9, DI
-	JGE         rest332
+	JGE         rest333
 	VMOVUPS     (DX)(R9*1), Z3
 	VMOVUPS     (CX)(R9*1), Z4
 	VFMADD231PS Z4, Z3, Z1
 	ADDQ        $0x00000040, R9
 
-rest332:
+rest333:
 	TESTQ       R8, R8
-	JZ          sum333
+	JZ          sum334
 	VMOVUPS.Z   (DX)(R9*1), K1, Z3
 	VMOVUPS.Z   (CX)(R9*1), K1, Z4
 	VFMADD231PS Z4, Z3, Z2
 
-sum333:
+sum334:
 	VADDPS        Z2, Z1, Z1
 	MOVQ          stride+16(FP), R9
 	VEXTRACTF64X4 $0x01, Z1, Y2
@@ -6300,9 +6314,9 @@ sum333:
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one324
+	JMP           one325
 
-done325:
+done326:
 	VZEROUPPER
 	RET
 
@@ -6327,9 +6341,9 @@ TEXT ·gemvF16AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four334:
+four335:
 	CMPQ   BX, $0x00000004
-	JL     one335
+	JL     one336
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
@@ -6344,9 +6358,9 @@ four334:
 	VXORPS Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair337:
+pair338:
 	CMPQ        R12, SI
-	JGE         single338
+	JGE         single339
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -6372,11 +6386,11 @@ pair337:
 	VCVTPH2PS   32(R9)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000040, R12
-	JMP         pair337
+	JMP         pair338
 
-single338:
+single339:
 	CMPQ        R12, DI
-	JGE         rest339
+	JGE         rest340
 	VMOVUPS     (DX)(R12*2), Z9
 	VCVTPH2PS   (CX)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z1
@@ -6388,9 +6402,9 @@ single338:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000020, R12
 
-rest339:
+rest340:
 	TESTQ       R8, R8
-	JZ          sum340
+	JZ          sum341
 	VMOVUPS.Z   (DX)(R12*2), K1, Z9
 	VMOVDQU16.Z (CX)(R12*1), K1, Y10
 	VCVTPH2PS   Y10, Z10
@@ -6405,7 +6419,7 @@ rest339:
 	VCVTPH2PS   Y10, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum340:
+sum341:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
@@ -6435,19 +6449,19 @@ sum340:
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four334
+	JMP           four335
 
-one335:
+one336:
 	TESTQ  BX, BX
-	JZ     done336
+	JZ     done337
 	MOVQ   stride+16(FP), R9
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	XORQ   R9, R9
 
-pair341:
+pair342:
 	CMPQ        R9, SI
-	JGE         single342
+	JGE         single343
 	VMOVUPS     (DX)(R9*2), Z3
 	VCVTPH2PS   (CX)(R9*1), Z4
 	VFMADD231PS Z4, Z3, Z1
@@ -6455,25 +6469,25 @@ pair341:
 	VCVTPH2PS   32(CX)(R9*1), Z4
 	VFMADD231PS Z4, Z3, Z2
 	ADDQ        $0x00000040, R9
-	JMP         pair341
+	JMP         pair342
 
-single342:
+single343:
 	CMPQ        R9, DI
-	JGE         rest343
+	JGE         rest344
 	VMOVUPS     (DX)(R9*2), Z3
 	VCVTPH2PS   (CX)(R9*1), Z4
 	VFMADD231PS Z4, Z3, Z1
 	ADDQ        $0x00000020, R9
 
-rest343:
+rest344:
 	TESTQ       R8, R8
-	JZ          sum344
+	JZ          sum345
 	VMOVUPS.Z   (DX)(R9*2), K1, Z3
 	VMOVDQU16.Z (CX)(R9*1), K1, Y4
 	VCVTPH2PS   Y4, Z4
 	VFMADD231PS Z4, Z3, Z2
 
-sum344:
+sum345:
 	VADDPS        Z2, Z1, Z1
 	MOVQ          stride+16(FP), R9
 	VEXTRACTF64X4 $0x01, Z1, Y2
@@ -6491,9 +6505,9 @@ sum344:
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one335
+	JMP           one336
 
-done336:
+done337:
 	VZEROUPPER
 	RET
 
@@ -6518,9 +6532,9 @@ TEXT ·gemvBF16AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four345:
+four346:
 	CMPQ   BX, $0x00000004
-	JL     one346
+	JL     one347
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
@@ -6535,9 +6549,9 @@ four345:
 	VXORPS Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair348:
+pair349:
 	CMPQ        R12, SI
-	JGE         single349
+	JGE         single350
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -6571,11 +6585,11 @@ pair348:
 	VPSLLD      $0x10, Z10, Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000040, R12
-	JMP         pair348
+	JMP         pair349
 
-single349:
+single350:
 	CMPQ        R12, DI
-	JGE         rest350
+	JGE         rest351
 	VMOVUPS     (DX)(R12*2), Z9
 	VPMOVZXWD   (CX)(R12*1), Z10
 	VPSLLD      $0x10, Z10, Z10
@@ -6591,9 +6605,9 @@ single349:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000020, R12
 
-rest350:
+rest351:
 	TESTQ       R8, R8
-	JZ          sum351
+	JZ          sum352
 	VMOVUPS.Z   (DX)(R12*2), K1, Z9
 	VPMOVZXWD.Z (CX)(R12*1), K1, Z10
 	VPSLLD      $0x10, Z10, Z10
@@ -6608,7 +6622,7 @@ rest350:
 	VPSLLD      $0x10, Z10, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum351:
+sum352:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
@@ -6638,19 +6652,19 @@ sum351:
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four345
+	JMP           four346
 
-one346:
+one347:
 	TESTQ  BX, BX
-	JZ     done347
+	JZ     done348
 	MOVQ   stride+16(FP), R9
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	XORQ   R9, R9
 
-pair352:
+pair353:
 	CMPQ        R9, SI
-	JGE         single353
+	JGE         single354
 	VMOVUPS     (DX)(R9*2), Z3
 	VPMOVZXWD   (CX)(R9*1), Z4
 	VPSLLD      $0x10, Z4, Z4
@@ -6660,26 +6674,26 @@ pair352:
 	VPSLLD      $0x10, Z4, Z4
 	VFMADD231PS Z4, Z3, Z2
 	ADDQ        $0x00000040, R9
-	JMP         pair352
+	JMP         pair353
 
-single353:
+single354:
 	CMPQ        R9, DI
-	JGE         rest354
+	JGE         rest355
 	VMOVUPS     (DX)(R9*2), Z3
 	VPMOVZXWD   (CX)(R9*1), Z4
 	VPSLLD      $0x10, Z4, Z4
 	VFMADD231PS Z4, Z3, Z1
 	ADDQ        $0x00000020, R9
 
-rest354:
+rest355:
 	TESTQ       R8, R8
-	JZ          sum355
+	JZ          sum356
 	VMOVUPS.Z   (DX)(R9*2), K1, Z3
 	VPMOVZXWD.Z (CX)(R9*1), K1, Z4
 	VPSLLD      $0x10, Z4, Z4
 	VFMADD231PS Z4, Z3, Z2
 
-sum355:
+sum356:
 	VADDPS        Z2, Z1, Z1
 	MOVQ          stride+16(FP), R9
 	VEXTRACTF64X4 $0x01, Z1, Y2
@@ -6697,9 +6711,9 @@ sum355:
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one346
+	JMP           one347
 
-done347:
+done348:
 	VZEROUPPER
 	RET
 
@@ -6724,9 +6738,9 @@ TEXT ·gemvI8AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four356:
+four357:
 	CMPQ   BX, $0x00000004
-	JL     one357
+	JL     one358
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
@@ -6741,9 +6755,9 @@ four356:
 	VXORPS Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair359:
+pair360:
 	CMPQ        R12, SI
-	JGE         single360
+	JGE         single361
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -6777,11 +6791,11 @@ pair359:
 	VCVTDQ2PS   Z10, Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000020, R12
-	JMP         pair359
+	JMP         pair360
 
-single360:
+single361:
 	CMPQ        R12, DI
-	JGE         rest361
+	JGE         rest362
 	VMOVUPS     (DX)(R12*4), Z9
 	VPMOVSXBD   (CX)(R12*1), Z10
 	VCVTDQ2PS   Z10, Z10
@@ -6797,9 +6811,9 @@ single360:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000010, R12
 
-rest361:
+rest362:
 	TESTQ       R8, R8
-	JZ          sum362
+	JZ          sum363
 	VMOVUPS.Z   (DX)(R12*4), K1, Z9
 	VPMOVSXBD.Z (CX)(R12*1), K1, Z10
 	VCVTDQ2PS   Z10, Z10
@@ -6814,7 +6828,7 @@ rest361:
 	VCVTDQ2PS   Z10, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum362:
+sum363:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
@@ -6844,19 +6858,19 @@ sum362:
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four356
+	JMP           four357
 
-one357:
+one358:
 	TESTQ  BX, BX
-	JZ     done358
+	JZ     done359
 	MOVQ   stride+16(FP), R9
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	XORQ   R9, R9
 
-pair363:
+pair364:
 	CMPQ        R9, SI
-	JGE         single364
+	JGE         single365
 	VMOVUPS     (DX)(R9*4), Z3
 	VPMOVSXBD   (CX)(R9*1), Z4
 	VCVTDQ2PS   Z4, Z4
@@ -6866,26 +6880,26 @@ pair363:
 	VCVTDQ2PS   Z4, Z4
 	VFMADD231PS Z4, Z3, Z2
 	ADDQ        $0x00000020, R9
-	JMP         pair363
+	JMP         pair364
 
-single364:
+single365:
 	CMPQ        R9, DI
-	JGE         rest365
+	JGE         rest366
 	VMOVUPS     (DX)(R9*4), Z3
 	VPMOVSXBD   (CX)(R9*1), Z4
 	VCVTDQ2PS   Z4, Z4
 	VFMADD231PS Z4, Z3, Z1
 	ADDQ        $0x00000010, R9
 
-rest365:
+rest366:
 	TESTQ       R8, R8
-	JZ          sum366
+	JZ          sum367
 	VMOVUPS.Z   (DX)(R9*4), K1, Z3
 	VPMOVSXBD.Z (CX)(R9*1), K1, Z4
 	VCVTDQ2PS   Z4, Z4
 	VFMADD231PS Z4, Z3, Z2
 
-sum366:
+sum367:
 	VADDPS        Z2, Z1, Z1
 	MOVQ          stride+16(FP), R9
 	VEXTRACTF64X4 $0x01, Z1, Y2
@@ -6903,9 +6917,9 @@ sum366:
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one357
+	JMP           one358
 
-done358:
+done359:
 	VZEROUPPER
 	RET
 
@@ -6920,9 +6934,9 @@ TEXT ·gemvQ8AVX512(SB), NOSPLIT, $0-56
 	MOVQ ahead+48(FP), SI
 	MOVQ blocks+32(FP), DI
 
-four367:
+four368:
 	CMPQ   BX, $0x00000004
-	JL     one368
+	JL     one369
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -6935,7 +6949,7 @@ four367:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block370:
+block371:
 	PREFETCHT0    (R9)(SI*1)
 	VPMOVSXBD     2(R9), Z4
 	VCVTDQ2PS     Z4, Z4
@@ -6982,7 +6996,7 @@ block370:
 	ADDQ          $0x00000022, R8
 	ADDQ          $0x00000080, R12
 	DECQ          R13
-	JNZ           block370
+	JNZ           block371
 	MOVQ          stride+16(FP), R8
 	VEXTRACTF64X4 $0x01, Z0, Y4
 	VADDPS        Y0, Y4, Y4
@@ -7007,18 +7021,18 @@ block370:
 	LEAQ          (CX)(R8*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four367
+	JMP           four368
 
-one368:
+one369:
 	TESTQ  BX, BX
-	JZ     done369
+	JZ     done370
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Z0, Z0, Z0
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block371:
+block372:
 	VPMOVSXBD     2(SI), Z1
 	VCVTDQ2PS     Z1, Z1
 	VMULPS        (R8), Z1, Z1
@@ -7031,7 +7045,7 @@ block371:
 	ADDQ          $0x00000022, SI
 	ADDQ          $0x00000080, R8
 	DECQ          R9
-	JNZ           block371
+	JNZ           block372
 	MOVQ          stride+16(FP), SI
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y0, Y1, Y1
@@ -7047,9 +7061,9 @@ block371:
 	ADDQ          SI, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one368
+	JMP           one369
 
-done369:
+done370:
 	VZEROUPPER
 	RET
 
@@ -7070,9 +7084,9 @@ TEXT ·gemvQ4AVX512(SB), NOSPLIT, $0-56
 	VMOVD        R8, X1
 	VPBROADCASTD X1, Z1
 
-four372:
+four373:
 	CMPQ   BX, $0x00000004
-	JL     one373
+	JL     one374
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -7085,7 +7099,7 @@ four372:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block375:
+block376:
 	PREFETCHT0    (R9)(SI*1)
 	VPMOVZXBD     2(R9), Z7
 	VPANDD        Z7, Z0, Z6
@@ -7144,7 +7158,7 @@ block375:
 	ADDQ          $0x00000012, R8
 	ADDQ          $0x00000080, R12
 	DECQ          R13
-	JNZ           block375
+	JNZ           block376
 	MOVQ          stride+16(FP), R8
 	VEXTRACTF64X4 $0x01, Z2, Y6
 	VADDPS        Y2, Y6, Y6
@@ -7169,18 +7183,18 @@ block375:
 	LEAQ          (CX)(R8*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four372
+	JMP           four373
 
-one373:
+one374:
 	TESTQ  BX, BX
-	JZ     done374
+	JZ     done375
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Z2, Z2, Z2
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block376:
+block377:
 	VPMOVZXBD     2(SI), Z4
 	VPANDD        Z4, Z0, Z3
 	VPSUBD        Z1, Z3, Z3
@@ -7196,7 +7210,7 @@ block376:
 	ADDQ          $0x00000012, SI
 	ADDQ          $0x00000080, R8
 	DECQ          R9
-	JNZ           block376
+	JNZ           block377
 	MOVQ          stride+16(FP), SI
 	VEXTRACTF64X4 $0x01, Z2, Y3
 	VADDPS        Y2, Y3, Y3
@@ -7212,9 +7226,9 @@ block376:
 	ADDQ          SI, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one373
+	JMP           one374
 
-done374:
+done375:
 	VZEROUPPER
 	RET
 
@@ -7232,9 +7246,9 @@ TEXT ·gemvQ41AVX512(SB), NOSPLIT, $0-56
 	VMOVD        R8, X0
 	VPBROADCASTD X0, Z0
 
-four377:
+four378:
 	CMPQ   BX, $0x00000004
-	JL     one378
+	JL     one379
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -7247,7 +7261,7 @@ four377:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block380:
+block381:
 	VMOVUPS       (R12), Z5
 	VADDPS        64(R12), Z5, Z5
 	PREFETCHT0    (R9)(SI*1)
@@ -7312,7 +7326,7 @@ block380:
 	ADDQ          $0x00000014, R8
 	ADDQ          $0x00000080, R12
 	DECQ          R13
-	JNZ           block380
+	JNZ           block381
 	MOVQ          stride+16(FP), R8
 	VEXTRACTF64X4 $0x01, Z1, Y5
 	VADDPS        Y1, Y5, Y5
@@ -7337,18 +7351,18 @@ block380:
 	LEAQ          (CX)(R8*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four377
+	JMP           four378
 
-one378:
+one379:
 	TESTQ  BX, BX
-	JZ     done379
+	JZ     done380
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Z1, Z1, Z1
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block381:
+block382:
 	VMOVUPS       (R8), Z2
 	VADDPS        64(R8), Z2, Z2
 	VPMOVZXBD     4(SI), Z4
@@ -7367,7 +7381,7 @@ block381:
 	ADDQ          $0x00000014, SI
 	ADDQ          $0x00000080, R8
 	DECQ          R9
-	JNZ           block381
+	JNZ           block382
 	MOVQ          stride+16(FP), SI
 	VEXTRACTF64X4 $0x01, Z1, Y2
 	VADDPS        Y1, Y2, Y2
@@ -7383,9 +7397,9 @@ block381:
 	ADDQ          SI, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one378
+	JMP           one379
 
-done379:
+done380:
 	VZEROUPPER
 	RET
 
@@ -7403,7 +7417,7 @@ TEXT ·tile1AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), SI
 	MOVQ groups+56(FP), SI
 
-group382:
+group383:
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -7412,9 +7426,9 @@ group382:
 	MOVQ   DX, R9
 	MOVQ   cols+48(FP), R10
 
-vector383:
+vector384:
 	CMPQ        R10, $0x00000010
-	JL          rest384
+	JL          rest385
 	VMOVUPS     (DX), Z4
 	VMOVUPS     (CX), Z5
 	VFMADD231PS Z4, Z5, Z0
@@ -7427,11 +7441,11 @@ vector383:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R10
-	JMP         vector383
+	JMP         vector384
 
-rest384:
+rest385:
 	TESTQ       R10, R10
-	JZ          store385
+	JZ          store386
 	LEAQ        wordMasks<>+0(SB), R11
 	KMOVW       (R11)(R10*2), K1
 	VMOVUPS.Z   (DX), K1, Z4
@@ -7445,7 +7459,7 @@ rest384:
 	VFMADD231PS Z4, Z5, Z3
 	ADDQ        $0x00000040, CX
 
-store385:
+store386:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), DX
@@ -7469,16 +7483,16 @@ store385:
 	VEXTRACTF32X4 $0x01, Y4, X0
 	VADDPS        X4, X0, X0
 	TESTQ         DX, DX
-	JZ            first386
+	JZ            first387
 	VADDPS        (CX), X0, X0
 
-first386:
+first387:
 	VMOVUPS X0, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R8)(BX*4), CX
 	MOVQ    R9, DX
 	DECQ    SI
-	JNZ     group382
+	JNZ     group383
 	VZEROUPPER
 	RET
 
@@ -7496,7 +7510,7 @@ TEXT ·tile2AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group387:
+group388:
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -7509,9 +7523,9 @@ group387:
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector388:
+vector389:
 	CMPQ        R11, $0x00000010
-	JL          rest389
+	JL          rest390
 	VMOVUPS     (DX), Z8
 	VMOVUPS     (DX)(SI*1), Z9
 	VMOVUPS     (CX), Z10
@@ -7529,11 +7543,11 @@ vector388:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R11
-	JMP         vector388
+	JMP         vector389
 
-rest389:
+rest390:
 	TESTQ       R11, R11
-	JZ          store390
+	JZ          store391
 	LEAQ        wordMasks<>+0(SB), R12
 	KMOVW       (R12)(R11*2), K1
 	VMOVUPS.Z   (DX), K1, Z8
@@ -7552,7 +7566,7 @@ rest389:
 	VFMADD231PS Z9, Z10, Z7
 	ADDQ        $0x00000040, CX
 
-store390:
+store391:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R11
@@ -7576,10 +7590,10 @@ store390:
 	VEXTRACTF32X4 $0x01, Y8, X0
 	VADDPS        X8, X0, X0
 	TESTQ         R11, R11
-	JZ            first391
+	JZ            first392
 	VADDPS        (CX), X0, X0
 
-first391:
+first392:
 	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y0
@@ -7602,16 +7616,16 @@ first391:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R11, R11
-	JZ            first392
+	JZ            first393
 	VADDPS        (CX), X1, X1
 
-first392:
+first393:
 	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R9)(BX*4), CX
 	MOVQ    R10, DX
 	DECQ    R8
-	JNZ     group387
+	JNZ     group388
 	VZEROUPPER
 	RET
 
@@ -7629,7 +7643,7 @@ TEXT ·tile3AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group393:
+group394:
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -7646,9 +7660,9 @@ group393:
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector394:
+vector395:
 	CMPQ        R11, $0x00000010
-	JL          rest395
+	JL          rest396
 	VMOVUPS     (DX), Z12
 	VMOVUPS     (DX)(SI*1), Z13
 	VMOVUPS     (DX)(SI*2), Z14
@@ -7671,11 +7685,11 @@ vector394:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R11
-	JMP         vector394
+	JMP         vector395
 
-rest395:
+rest396:
 	TESTQ       R11, R11
-	JZ          store396
+	JZ          store397
 	LEAQ        wordMasks<>+0(SB), R12
 	KMOVW       (R12)(R11*2), K1
 	VMOVUPS.Z   (DX), K1, Z12
@@ -7699,7 +7713,7 @@ rest395:
 	VFMADD231PS Z14, Z15, Z11
 	ADDQ        $0x00000040, CX
 
-store396:
+store397:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R11
@@ -7723,10 +7737,10 @@ store396:
 	VEXTRACTF32X4 $0x01, Y12, X0
 	VADDPS        X12, X0, X0
 	TESTQ         R11, R11
-	JZ            first397
+	JZ            first398
 	VADDPS        (CX), X0, X0
 
-first397:
+first398:
 	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y0
@@ -7749,10 +7763,10 @@ first397:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R11, R11
-	JZ            first398
+	JZ            first399
 	VADDPS        (CX), X1, X1
 
-first398:
+first399:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z8, Y0
@@ -7775,16 +7789,16 @@ first398:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R11, R11
-	JZ            first399
+	JZ            first400
 	VADDPS        (CX), X1, X1
 
-first399:
+first400:
 	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R9)(BX*4), CX
 	MOVQ    R10, DX
 	DECQ    R8
-	JNZ     group393
+	JNZ     group394
 	VZEROUPPER
 	RET
 
@@ -7802,7 +7816,7 @@ TEXT ·tile4AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R9
 	MOVQ groups+56(FP), R9
 
-group400:
+group401:
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -7823,9 +7837,9 @@ group400:
 	MOVQ   DX, R11
 	MOVQ   cols+48(FP), R12
 
-vector401:
+vector402:
 	CMPQ        R12, $0x00000010
-	JL          rest402
+	JL          rest403
 	VMOVUPS     (DX), Z16
 	VMOVUPS     (DX)(SI*1), Z17
 	VMOVUPS     (DX)(SI*2), Z18
@@ -7853,11 +7867,11 @@ vector401:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R12
-	JMP         vector401
+	JMP         vector402
 
-rest402:
+rest403:
 	TESTQ       R12, R12
-	JZ          store403
+	JZ          store404
 	LEAQ        wordMasks<>+0(SB), R13
 	KMOVW       (R13)(R12*2), K1
 	VMOVUPS.Z   (DX), K1, Z16
@@ -7886,7 +7900,7 @@ rest402:
 	VFMADD231PS Z19, Z20, Z15
 	ADDQ        $0x00000040, CX
 
-store403:
+store404:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R12
@@ -7910,10 +7924,10 @@ store403:
 	VEXTRACTF32X4 $0x01, Y16, X0
 	VADDPS        X16, X0, X0
 	TESTQ         R12, R12
-	JZ            first404
+	JZ            first405
 	VADDPS        (CX), X0, X0
 
-first404:
+first405:
 	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y0
@@ -7936,10 +7950,10 @@ first404:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first405
+	JZ            first406
 	VADDPS        (CX), X1, X1
 
-first405:
+first406:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z8, Y0
@@ -7962,10 +7976,10 @@ first405:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first406
+	JZ            first407
 	VADDPS        (CX), X1, X1
 
-first406:
+first407:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z12, Y0
@@ -7988,16 +8002,16 @@ first406:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first407
+	JZ            first408
 	VADDPS        (CX), X1, X1
 
-first407:
+first408:
 	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R10)(BX*4), CX
 	MOVQ    R11, DX
 	DECQ    R9
-	JNZ     group400
+	JNZ     group401
 	VZEROUPPER
 	RET
 
@@ -8015,7 +8029,7 @@ TEXT ·tile5AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R9
 	MOVQ groups+56(FP), R9
 
-group408:
+group409:
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -8040,9 +8054,9 @@ group408:
 	MOVQ   DX, R11
 	MOVQ   cols+48(FP), R12
 
-vector409:
+vector410:
 	CMPQ        R12, $0x00000010
-	JL          rest410
+	JL          rest411
 	VMOVUPS     (DX), Z20
 	VMOVUPS     (DX)(SI*1), Z21
 	VMOVUPS     (DX)(SI*2), Z22
@@ -8075,11 +8089,11 @@ vector409:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R12
-	JMP         vector409
+	JMP         vector410
 
-rest410:
+rest411:
 	TESTQ       R12, R12
-	JZ          store411
+	JZ          store412
 	LEAQ        wordMasks<>+0(SB), R13
 	KMOVW       (R13)(R12*2), K1
 	VMOVUPS.Z   (DX), K1, Z20
@@ -8113,7 +8127,7 @@ rest410:
 	VFMADD231PS Z24, Z25, Z19
 	ADDQ        $0x00000040, CX
 
-store411:
+store412:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R12
@@ -8137,10 +8151,10 @@ store411:
 	VEXTRACTF32X4 $0x01, Y20, X0
 	VADDPS        X20, X0, X0
 	TESTQ         R12, R12
-	JZ            first412
+	JZ            first413
 	VADDPS        (CX), X0, X0
 
-first412:
+first413:
 	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y0
@@ -8163,10 +8177,10 @@ first412:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first413
+	JZ            first414
 	VADDPS        (CX), X1, X1
 
-first413:
+first414:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z8, Y0
@@ -8189,10 +8203,10 @@ first413:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first414
+	JZ            first415
 	VADDPS        (CX), X1, X1
 
-first414:
+first415:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z12, Y0
@@ -8215,10 +8229,10 @@ first414:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first415
+	JZ            first416
 	VADDPS        (CX), X1, X1
 
-first415:
+first416:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z16, Y0
@@ -8241,16 +8255,16 @@ first415:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first416
+	JZ            first417
 	VADDPS        (CX), X1, X1
 
-first416:
+first417:
 	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R10)(BX*4), CX
 	MOVQ    R11, DX
 	DECQ    R9
-	JNZ     group408
+	JNZ     group409
 	VZEROUPPER
 	RET
 
@@ -8268,7 +8282,7 @@ TEXT ·tile6AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R9
 	MOVQ groups+56(FP), R10
 
-group417:
+group418:
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -8297,9 +8311,9 @@ group417:
 	MOVQ   DX, R12
 	MOVQ   cols+48(FP), R13
 
-vector418:
+vector419:
 	CMPQ        R13, $0x00000010
-	JL          rest419
+	JL          rest420
 	VMOVUPS     (DX), Z24
 	VMOVUPS     (DX)(SI*1), Z25
 	VMOVUPS     (DX)(SI*2), Z26
@@ -8337,11 +8351,11 @@ vector418:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R13
-	JMP         vector418
+	JMP         vector419
 
-rest419:
+rest420:
 	TESTQ       R13, R13
-	JZ          store420
+	JZ          store421
 	LEAQ        wordMasks<>+0(SB), R14
 	KMOVW       (R14)(R13*2), K1
 	VMOVUPS.Z   (DX), K1, Z24
@@ -8380,7 +8394,7 @@ rest419:
 	VFMADD231PS Z29, Z30, Z23
 	ADDQ        $0x00000040, CX
 
-store420:
+store421:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R13
@@ -8404,10 +8418,10 @@ store420:
 	VEXTRACTF32X4 $0x01, Y24, X0
 	VADDPS        X24, X0, X0
 	TESTQ         R13, R13
-	JZ            first421
+	JZ            first422
 	VADDPS        (CX), X0, X0
 
-first421:
+first422:
 	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y0
@@ -8430,10 +8444,10 @@ first421:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first422
+	JZ            first423
 	VADDPS        (CX), X1, X1
 
-first422:
+first423:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z8, Y0
@@ -8456,10 +8470,10 @@ first422:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first423
+	JZ            first424
 	VADDPS        (CX), X1, X1
 
-first423:
+first424:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z12, Y0
@@ -8482,10 +8496,10 @@ first423:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first424
+	JZ            first425
 	VADDPS        (CX), X1, X1
 
-first424:
+first425:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z16, Y0
@@ -8508,10 +8522,10 @@ first424:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first425
+	JZ            first426
 	VADDPS        (CX), X1, X1
 
-first425:
+first426:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z20, Y0
@@ -8534,16 +8548,16 @@ first425:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first426
+	JZ            first427
 	VADDPS        (CX), X1, X1
 
-first426:
+first427:
 	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R11)(BX*4), CX
 	MOVQ    R12, DX
 	DECQ    R10
-	JNZ     group417
+	JNZ     group418
 	VZEROUPPER
 	RET
 
@@ -8557,9 +8571,9 @@ TEXT ·accumulateF32AVX512(SB), NOSPLIT, $0-40
 	MOVQ DX, BX
 	SHLQ $0x02, BX
 
-strip427:
+strip428:
 	CMPQ    DX, $0x00000080
-	JL      narrower428
+	JL      narrower429
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -8572,10 +8586,10 @@ strip427:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row429:
+row430:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next430
+	JZ           next431
 	VBROADCASTSS (SI), Z8
 	VMOVUPS      (R8), Z9
 	VFMADD231PS  Z9, Z8, Z0
@@ -8594,11 +8608,11 @@ row429:
 	VMOVUPS      448(R8), Z9
 	VFMADD231PS  Z9, Z8, Z7
 
-next430:
+next431:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row429
+	JNZ     row430
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -8610,12 +8624,12 @@ next430:
 	ADDQ    $0x00000200, AX
 	ADDQ    $0x00000200, CX
 	SUBQ    $0x00000080, DX
-	JMP     strip427
+	JMP     strip428
 
-narrower428:
-strip431:
+narrower429:
+strip432:
 	CMPQ    DX, $0x00000040
-	JL      narrower432
+	JL      narrower433
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -8624,10 +8638,10 @@ strip431:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row433:
+row434:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next434
+	JZ           next435
 	VBROADCASTSS (SI), Z4
 	VMOVUPS      (R8), Z5
 	VFMADD231PS  Z5, Z4, Z0
@@ -8638,11 +8652,11 @@ row433:
 	VMOVUPS      192(R8), Z5
 	VFMADD231PS  Z5, Z4, Z3
 
-next434:
+next435:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row433
+	JNZ     row434
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -8650,93 +8664,93 @@ next434:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip431
+	JMP     strip432
 
-narrower432:
-strip435:
+narrower433:
+strip436:
 	CMPQ    DX, $0x00000020
-	JL      narrower436
+	JL      narrower437
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row437:
+row438:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next438
+	JZ           next439
 	VBROADCASTSS (SI), Z2
 	VMOVUPS      (R8), Z3
 	VFMADD231PS  Z3, Z2, Z0
 	VMOVUPS      64(R8), Z3
 	VFMADD231PS  Z3, Z2, Z1
 
-next438:
+next439:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row437
+	JNZ     row438
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip435
+	JMP     strip436
 
-narrower436:
-strip439:
+narrower437:
+strip440:
 	CMPQ    DX, $0x00000010
-	JL      narrower440
+	JL      narrower441
 	VMOVUPS (AX), Z0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row441:
+row442:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next442
+	JZ           next443
 	VBROADCASTSS (SI), Z1
 	VMOVUPS      (R8), Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next442:
+next443:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row441
+	JNZ     row442
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip439
+	JMP     strip440
 
-narrower440:
+narrower441:
 	TESTQ     DX, DX
-	JZ        done443
+	JZ        done444
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
 	MOVQ      p+8(FP), DX
 	MOVQ      count+32(FP), SI
 
-row444:
+row445:
 	MOVL         (DX), DI
 	ADDL         DI, DI
-	JZ           next445
+	JZ           next446
 	VBROADCASTSS (DX), Z1
 	VMOVUPS.Z    (CX), K1, Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next445:
+next446:
 	ADDQ    $0x00000004, DX
 	ADDQ    BX, CX
 	DECQ    SI
-	JNZ     row444
+	JNZ     row445
 	VMOVUPS Z0, K1, (AX)
 
-done443:
+done444:
 	VZEROUPPER
 	RET
 
@@ -8750,9 +8764,9 @@ TEXT ·accumulateF16AVX512(SB), NOSPLIT, $0-40
 	MOVQ DX, BX
 	SHLQ $0x01, BX
 
-strip446:
+strip447:
 	CMPQ    DX, $0x00000080
-	JL      narrower447
+	JL      narrower448
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -8765,10 +8779,10 @@ strip446:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row448:
+row449:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next449
+	JZ           next450
 	VBROADCASTSS (SI), Z8
 	VCVTPH2PS    (R8), Z9
 	VFMADD231PS  Z9, Z8, Z0
@@ -8787,11 +8801,11 @@ row448:
 	VCVTPH2PS    224(R8), Z9
 	VFMADD231PS  Z9, Z8, Z7
 
-next449:
+next450:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row448
+	JNZ     row449
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -8803,12 +8817,12 @@ next449:
 	ADDQ    $0x00000200, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000080, DX
-	JMP     strip446
+	JMP     strip447
 
-narrower447:
-strip450:
+narrower448:
+strip451:
 	CMPQ    DX, $0x00000040
-	JL      narrower451
+	JL      narrower452
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -8817,10 +8831,10 @@ strip450:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row452:
+row453:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next453
+	JZ           next454
 	VBROADCASTSS (SI), Z4
 	VCVTPH2PS    (R8), Z5
 	VFMADD231PS  Z5, Z4, Z0
@@ -8831,11 +8845,11 @@ row452:
 	VCVTPH2PS    96(R8), Z5
 	VFMADD231PS  Z5, Z4, Z3
 
-next453:
+next454:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row452
+	JNZ     row453
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -8843,94 +8857,94 @@ next453:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip450
+	JMP     strip451
 
-narrower451:
-strip454:
+narrower452:
+strip455:
 	CMPQ    DX, $0x00000020
-	JL      narrower455
+	JL      narrower456
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row456:
+row457:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next457
+	JZ           next458
 	VBROADCASTSS (SI), Z2
 	VCVTPH2PS    (R8), Z3
 	VFMADD231PS  Z3, Z2, Z0
 	VCVTPH2PS    32(R8), Z3
 	VFMADD231PS  Z3, Z2, Z1
 
-next457:
+next458:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row456
+	JNZ     row457
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip454
+	JMP     strip455
 
-narrower455:
-strip458:
+narrower456:
+strip459:
 	CMPQ    DX, $0x00000010
-	JL      narrower459
+	JL      narrower460
 	VMOVUPS (AX), Z0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row460:
+row461:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next461
+	JZ           next462
 	VBROADCASTSS (SI), Z1
 	VCVTPH2PS    (R8), Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next461:
+next462:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row460
+	JNZ     row461
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip458
+	JMP     strip459
 
-narrower459:
+narrower460:
 	TESTQ     DX, DX
-	JZ        done462
+	JZ        done463
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
 	MOVQ      p+8(FP), DX
 	MOVQ      count+32(FP), SI
 
-row463:
+row464:
 	MOVL         (DX), DI
 	ADDL         DI, DI
-	JZ           next464
+	JZ           next465
 	VBROADCASTSS (DX), Z1
 	VMOVDQU16.Z  (CX), K1, Y2
 	VCVTPH2PS    Y2, Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next464:
+next465:
 	ADDQ    $0x00000004, DX
 	ADDQ    BX, CX
 	DECQ    SI
-	JNZ     row463
+	JNZ     row464
 	VMOVUPS Z0, K1, (AX)
 
-done462:
+done463:
 	VZEROUPPER
 	RET
 
@@ -8944,9 +8958,9 @@ TEXT ·accumulateI8AVX512(SB), NOSPLIT, $0-48
 	MOVQ DX, BX
 	SHLQ $0x00, BX
 
-strip465:
+strip466:
 	CMPQ    DX, $0x00000080
-	JL      narrower466
+	JL      narrower467
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -8960,10 +8974,10 @@ strip465:
 	MOVQ    CX, R8
 	MOVQ    scales+24(FP), R10
 
-row467:
+row468:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next468
+	JZ           next469
 	VBROADCASTSS (SI), Z8
 	VBROADCASTSS (R10), Z9
 	VMULPS       Z9, Z8, Z8
@@ -8992,12 +9006,12 @@ row467:
 	VCVTDQ2PS    Z9, Z9
 	VFMADD231PS  Z9, Z8, Z7
 
-next468:
+next469:
 	ADDQ    $0x00000004, SI
 	ADDQ    $0x00000004, R10
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row467
+	JNZ     row468
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -9009,12 +9023,12 @@ next468:
 	ADDQ    $0x00000200, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000080, DX
-	JMP     strip465
+	JMP     strip466
 
-narrower466:
-strip469:
+narrower467:
+strip470:
 	CMPQ    DX, $0x00000040
-	JL      narrower470
+	JL      narrower471
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -9024,10 +9038,10 @@ strip469:
 	MOVQ    CX, R8
 	MOVQ    scales+24(FP), R10
 
-row471:
+row472:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next472
+	JZ           next473
 	VBROADCASTSS (SI), Z4
 	VBROADCASTSS (R10), Z5
 	VMULPS       Z5, Z4, Z4
@@ -9044,12 +9058,12 @@ row471:
 	VCVTDQ2PS    Z5, Z5
 	VFMADD231PS  Z5, Z4, Z3
 
-next472:
+next473:
 	ADDQ    $0x00000004, SI
 	ADDQ    $0x00000004, R10
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row471
+	JNZ     row472
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -9057,12 +9071,12 @@ next472:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip469
+	JMP     strip470
 
-narrower470:
-strip473:
+narrower471:
+strip474:
 	CMPQ    DX, $0x00000020
-	JL      narrower474
+	JL      narrower475
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	MOVQ    p+8(FP), SI
@@ -9070,10 +9084,10 @@ strip473:
 	MOVQ    CX, R8
 	MOVQ    scales+24(FP), R10
 
-row475:
+row476:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next476
+	JZ           next477
 	VBROADCASTSS (SI), Z2
 	VBROADCASTSS (R10), Z3
 	VMULPS       Z3, Z2, Z2
@@ -9084,33 +9098,33 @@ row475:
 	VCVTDQ2PS    Z3, Z3
 	VFMADD231PS  Z3, Z2, Z1
 
-next476:
+next477:
 	ADDQ    $0x00000004, SI
 	ADDQ    $0x00000004, R10
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row475
+	JNZ     row476
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip473
+	JMP     strip474
 
-narrower474:
-strip477:
+narrower475:
+strip478:
 	CMPQ    DX, $0x00000010
-	JL      narrower478
+	JL      narrower479
 	VMOVUPS (AX), Z0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+40(FP), DI
 	MOVQ    CX, R8
 	MOVQ    scales+24(FP), R10
 
-row479:
+row480:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next480
+	JZ           next481
 	VBROADCASTSS (SI), Z1
 	VBROADCASTSS (R10), Z2
 	VMULPS       Z2, Z1, Z1
@@ -9118,21 +9132,21 @@ row479:
 	VCVTDQ2PS    Z2, Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next480:
+next481:
 	ADDQ    $0x00000004, SI
 	ADDQ    $0x00000004, R10
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row479
+	JNZ     row480
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000010, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip477
+	JMP     strip478
 
-narrower478:
+narrower479:
 	TESTQ     DX, DX
-	JZ        done481
+	JZ        done482
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
@@ -9140,10 +9154,10 @@ narrower478:
 	MOVQ      count+40(FP), SI
 	MOVQ      scales+24(FP), R8
 
-row482:
+row483:
 	MOVL         (DX), DI
 	ADDL         DI, DI
-	JZ           next483
+	JZ           next484
 	VBROADCASTSS (DX), Z1
 	VBROADCASTSS (R8), Z2
 	VMULPS       Z2, Z1, Z1
@@ -9151,15 +9165,15 @@ row482:
 	VCVTDQ2PS    Z2, Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next483:
+next484:
 	ADDQ    $0x00000004, DX
 	ADDQ    $0x00000004, R8
 	ADDQ    BX, CX
 	DECQ    SI
-	JNZ     row482
+	JNZ     row483
 	VMOVUPS Z0, K1, (AX)
 
-done481:
+done482:
 	VZEROUPPER
 	RET
 
@@ -9173,9 +9187,9 @@ TEXT ·axpyAVX512(SB), NOSPLIT, $0-32
 	MOVQ         x+8(FP), CX
 	MOVQ         n+24(FP), DX
 
-loop484:
+loop485:
 	CMPQ        DX, $0x00000010
-	JL          rest485
+	JL          rest486
 	VMOVUPS     (AX), Z1
 	VMOVUPS     (CX), Z2
 	VFMADD231PS Z2, Z0, Z1
@@ -9183,11 +9197,11 @@ loop484:
 	ADDQ        $0x00000040, AX
 	ADDQ        $0x00000040, CX
 	SUBQ        $0x00000010, DX
-	JMP         loop484
+	JMP         loop485
 
-rest485:
+rest486:
 	TESTQ       DX, DX
-	JZ          done486
+	JZ          done487
 	LEAQ        wordMasks<>+0(SB), BX
 	KMOVW       (BX)(DX*2), K1
 	VMOVUPS.Z   (AX), K1, Z1
@@ -9195,7 +9209,7 @@ rest485:
 	VFMADD231PS Z2, Z0, Z1
 	VMOVUPS     Z1, K1, (AX)
 
-done486:
+done487:
 	VZEROUPPER
 	RET
 
@@ -9207,9 +9221,9 @@ TEXT ·addAVX512(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop487:
+loop488:
 	CMPQ    DX, $0x00000010
-	JL      rest488
+	JL      rest489
 	VMOVUPS (AX), Z0
 	VMOVUPS (CX), Z1
 	VADDPS  Z1, Z0, Z0
@@ -9217,11 +9231,11 @@ loop487:
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     loop487
+	JMP     loop488
 
-rest488:
+rest489:
 	TESTQ     DX, DX
-	JZ        done489
+	JZ        done490
 	LEAQ      wordMasks<>+0(SB), BX
 	KMOVW     (BX)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
@@ -9229,7 +9243,7 @@ rest488:
 	VADDPS    Z1, Z0, Z0
 	VMOVUPS   Z0, K1, (AX)
 
-done489:
+done490:
 	VZEROUPPER
 	RET
 
@@ -9241,9 +9255,9 @@ TEXT ·mulAVX512(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop490:
+loop491:
 	CMPQ    DX, $0x00000010
-	JL      rest491
+	JL      rest492
 	VMOVUPS (AX), Z0
 	VMOVUPS (CX), Z1
 	VMULPS  Z1, Z0, Z0
@@ -9251,11 +9265,11 @@ loop490:
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     loop490
+	JMP     loop491
 
-rest491:
+rest492:
 	TESTQ     DX, DX
-	JZ        done492
+	JZ        done493
 	LEAQ      wordMasks<>+0(SB), BX
 	KMOVW     (BX)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
@@ -9263,7 +9277,7 @@ rest491:
 	VMULPS    Z1, Z0, Z0
 	VMOVUPS   Z0, K1, (AX)
 
-done492:
+done493:
 	VZEROUPPER
 	RET
 
@@ -9276,26 +9290,26 @@ TEXT ·scaleAVX512(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop493:
+loop494:
 	CMPQ    CX, $0x00000010
-	JL      rest494
+	JL      rest495
 	VMOVUPS (AX), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop493
+	JMP     loop494
 
-rest494:
+rest495:
 	TESTQ     CX, CX
-	JZ        done495
+	JZ        done496
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z1
 	VMULPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done495:
+done496:
 	VZEROUPPER
 	RET
 
@@ -9310,9 +9324,9 @@ TEXT ·scaleMulAVX512(SB), NOSPLIT, $0-40
 	MOVQ         w+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop496:
+loop497:
 	CMPQ    BX, $0x00000010
-	JL      rest497
+	JL      rest498
 	VMOVUPS (CX), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS (DX), Z2
@@ -9322,11 +9336,11 @@ loop496:
 	ADDQ    $0x00000040, CX
 	ADDQ    $0x00000040, DX
 	SUBQ    $0x00000010, BX
-	JMP     loop496
+	JMP     loop497
 
-rest497:
+rest498:
 	TESTQ     BX, BX
-	JZ        done498
+	JZ        done499
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(BX*2), K1
 	VMOVUPS.Z (CX), K1, Z1
@@ -9335,7 +9349,7 @@ rest497:
 	VMULPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done498:
+done499:
 	VZEROUPPER
 	RET
 
@@ -9348,26 +9362,26 @@ TEXT ·addConstAVX512(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop499:
+loop500:
 	CMPQ    CX, $0x00000010
-	JL      rest500
+	JL      rest501
 	VMOVUPS (AX), Z1
 	VADDPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop499
+	JMP     loop500
 
-rest500:
+rest501:
 	TESTQ     CX, CX
-	JZ        done501
+	JZ        done502
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z1
 	VADDPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done501:
+done502:
 	VZEROUPPER
 	RET
 
@@ -9380,26 +9394,26 @@ TEXT ·updateLowAVX512(SB), NOSPLIT, $0-24
 	MOVQ         low+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop502:
+loop503:
 	CMPQ    CX, $0x00000010
-	JL      rest503
+	JL      rest504
 	VMOVUPS (AX), Z1
 	VMINPS  Z1, Z0, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop502
+	JMP     loop503
 
-rest503:
+rest504:
 	TESTQ     CX, CX
-	JZ        done504
+	JZ        done505
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z1
 	VMINPS    Z1, Z0, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done504:
+done505:
 	VZEROUPPER
 	RET
 
@@ -9412,25 +9426,25 @@ TEXT ·maximumAVX512(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
 
-loop505:
+loop506:
 	CMPQ    CX, $0x00000010
-	JL      rest506
+	JL      rest507
 	VMOVUPS (AX), Z2
 	VMAXPS  Z1, Z2, Z1
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop505
+	JMP     loop506
 
-rest506:
+rest507:
 	TESTQ     CX, CX
-	JZ        done507
+	JZ        done508
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z2
 	VBLENDMPS Z2, Z0, K1, Z2
 	VMAXPS    Z1, Z2, Z1
 
-done507:
+done508:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VMAXPS        Y1, Y0, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -9461,9 +9475,9 @@ TEXT ·penaliseAVX512(SB), NOSPLIT, $0-44
 	MOVQ         level+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop508:
+loop509:
 	CMPQ      BX, $0x00000010
-	JL        rest509
+	JL        rest510
 	VMOVUPS   (CX), Z7
 	VMOVUPS   (DX), Z8
 	VMINPS    Z7, Z0, Z7
@@ -9485,11 +9499,11 @@ loop508:
 	ADDQ      $0x00000040, CX
 	ADDQ      $0x00000040, DX
 	SUBQ      $0x00000010, BX
-	JMP       loop508
+	JMP       loop509
 
-rest509:
+rest510:
 	TESTQ     BX, BX
-	JZ        done510
+	JZ        done511
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(BX*2), K1
 	VMOVUPS.Z (CX), K1, Z7
@@ -9511,7 +9525,7 @@ rest509:
 	VBLENDMPS Z0, Z1, K2, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done510:
+done511:
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VMAXPS        Y2, Y0, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -9547,9 +9561,9 @@ TEXT ·expSumAVX512(SB), NOSPLIT, $0-28
 	MOVQ         s+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop511:
+loop512:
 	CMPQ         CX, $0x00000010
-	JL           rest512
+	JL           rest513
 	VMOVUPS      (AX), Z15
 	VSUBPS       Z0, Z15, Z15
 	VMOVUPS      Z3, Z16
@@ -9576,11 +9590,11 @@ loop511:
 	VADDPS       Z19, Z1, Z1
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop511
+	JMP          loop512
 
-rest512:
+rest513:
 	TESTQ        CX, CX
-	JZ           done513
+	JZ           done514
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z15
@@ -9609,7 +9623,7 @@ rest512:
 	VMOVUPS      Z6, K1, (AX)
 	VADDPS       Z6, Z1, Z1
 
-done513:
+done514:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VADDPS        Y1, Y0, Y0
 	VSHUFPS       $0xdd, Y0, Y0, Y1
@@ -9643,9 +9657,9 @@ TEXT ·siluAVX512(SB), NOSPLIT, $0-16
 	MOVQ         y+0(FP), AX
 	MOVQ         n+8(FP), CX
 
-loop514:
+loop515:
 	CMPQ         CX, $0x00000010
-	JL           rest515
+	JL           rest516
 	VMOVUPS      (AX), Z12
 	VPXORD       signBit<>+0(SB), Z12, Z13
 	VMOVUPS      Z0, Z14
@@ -9673,11 +9687,11 @@ loop514:
 	VMOVUPS      Z12, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop514
+	JMP          loop515
 
-rest515:
+rest516:
 	TESTQ        CX, CX
-	JZ           done516
+	JZ           done517
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z12
@@ -9706,7 +9720,7 @@ rest515:
 	VDIVPS       Z3, Z12, Z12
 	VMOVUPS      Z12, K1, (AX)
 
-done516:
+done517:
 	VZEROUPPER
 	RET
 
@@ -9729,9 +9743,9 @@ TEXT ·sigmoidAVX512(SB), NOSPLIT, $0-16
 	MOVQ         y+0(FP), AX
 	MOVQ         n+8(FP), CX
 
-loop517:
+loop518:
 	CMPQ         CX, $0x00000010
-	JL           rest518
+	JL           rest519
 	VMOVUPS      (AX), Z12
 	VPXORD       signBit<>+0(SB), Z12, Z12
 	VMOVUPS      Z0, Z14
@@ -9760,11 +9774,11 @@ loop517:
 	VMOVUPS      Z12, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop517
+	JMP          loop518
 
-rest518:
+rest519:
 	TESTQ        CX, CX
-	JZ           done519
+	JZ           done520
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z12
@@ -9794,7 +9808,7 @@ rest518:
 	VDIVPS       Z3, Z12, Z12
 	VMOVUPS      Z12, K1, (AX)
 
-done519:
+done520:
 	VZEROUPPER
 	RET
 
@@ -9817,9 +9831,9 @@ TEXT ·geluAVX512(SB), NOSPLIT, $0-16
 	MOVQ         y+0(FP), AX
 	MOVQ         n+8(FP), CX
 
-loop520:
+loop521:
 	CMPQ         CX, $0x00000010
-	JL           rest521
+	JL           rest522
 	VMOVUPS      (AX), Z12
 	VPANDD       signBit<>+0(SB), Z12, Z13
 	VPXORD       Z13, Z12, Z13
@@ -9864,11 +9878,11 @@ loop520:
 	VMOVUPS      Z13, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop520
+	JMP          loop521
 
-rest521:
+rest522:
 	TESTQ        CX, CX
-	JZ           done522
+	JZ           done523
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z12
@@ -9914,7 +9928,7 @@ rest521:
 	VSUBPS       Z1, Z0, Z0
 	VMOVUPS      Z0, K1, (AX)
 
-done522:
+done523:
 	VZEROUPPER
 	RET
 
@@ -9937,9 +9951,9 @@ TEXT ·geluTanhAVX512(SB), NOSPLIT, $0-16
 	MOVQ         y+0(FP), AX
 	MOVQ         n+8(FP), CX
 
-loop523:
+loop524:
 	CMPQ         CX, $0x00000010
-	JL           rest524
+	JL           rest525
 	VMOVUPS      (AX), Z12
 	VMULPS       Z12, Z12, Z13
 	VMULPS       geluB<>+0(SB), Z13, Z13
@@ -9970,11 +9984,11 @@ loop523:
 	VMOVUPS      Z12, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop523
+	JMP          loop524
 
-rest524:
+rest525:
 	TESTQ        CX, CX
-	JZ           done525
+	JZ           done526
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z12
@@ -10006,7 +10020,7 @@ rest524:
 	VDIVPS       Z3, Z12, Z12
 	VMOVUPS      Z12, K1, (AX)
 
-done525:
+done526:
 	VZEROUPPER
 	RET
 
@@ -10017,20 +10031,20 @@ TEXT ·reluAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop526:
+loop527:
 	CMPQ    CX, $0x00000010
-	JL      rest527
+	JL      rest528
 	VMOVUPS (AX), Z0
 	VXORPS  Z1, Z1, Z1
 	VMAXPS  Z0, Z1, Z0
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop526
+	JMP     loop527
 
-rest527:
+rest528:
 	TESTQ     CX, CX
-	JZ        done528
+	JZ        done529
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
@@ -10038,7 +10052,7 @@ rest527:
 	VMAXPS    Z0, Z1, Z0
 	VMOVUPS   Z0, K1, (AX)
 
-done528:
+done529:
 	VZEROUPPER
 	RET
 
@@ -10061,9 +10075,9 @@ TEXT ·tanhAVX512(SB), NOSPLIT, $0-16
 	MOVQ         y+0(FP), AX
 	MOVQ         n+8(FP), CX
 
-loop529:
+loop530:
 	CMPQ         CX, $0x00000010
-	JL           rest530
+	JL           rest531
 	VMOVUPS      (AX), Z12
 	VPANDD       signBit<>+0(SB), Z12, Z14
 	VPXORD       Z14, Z12, Z13
@@ -10107,11 +10121,11 @@ loop529:
 	VMOVUPS      Z15, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop529
+	JMP          loop530
 
-rest530:
+rest531:
 	TESTQ        CX, CX
-	JZ           done531
+	JZ           done532
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z12
@@ -10156,7 +10170,7 @@ rest530:
 	VBLENDMPS    Z2, Z0, K2, Z0
 	VMOVUPS      Z0, K1, (AX)
 
-done531:
+done532:
 	VZEROUPPER
 	RET
 
@@ -10171,16 +10185,16 @@ TEXT ·mulAddAVX512(SB), NOSPLIT, $0-80
 	LEAQ (BX)(BX*2), SI
 	LEAQ (BX)(BX*4), DI
 
-strip532:
+strip533:
 	CMPQ DX, $0x00000040
-	JL   narrower533
+	JL   narrower534
 	MOVQ x+16(FP), R8
 	MOVQ n+32(FP), R10
 	MOVQ AX, R9
 
-tokens534:
+tokens535:
 	CMPQ   R10, $0x00000006
-	JL     fewer535
+	JL     fewer536
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -10210,7 +10224,7 @@ tokens534:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column536:
+column537:
 	VMOVUPS      (R11), Z24
 	VMOVUPS      64(R11), Z25
 	VMOVUPS      128(R11), Z26
@@ -10248,11 +10262,11 @@ column536:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column536
+	JNZ          column537
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store537
+	JZ           store538
 	VMOVUPS      (R9), Z24
 	VADDPS       Z24, Z0, Z0
 	VMOVUPS      64(R9), Z24
@@ -10262,14 +10276,14 @@ column536:
 	VMOVUPS      192(R9), Z24
 	VADDPS       Z24, Z3, Z3
 
-store537:
+store538:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	VMOVUPS Z2, 128(R9)
 	VMOVUPS Z3, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store538
+	JZ      store539
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z4, Z4
 	VMOVUPS 64(R9), Z0
@@ -10279,14 +10293,14 @@ store537:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z7, Z7
 
-store538:
+store539:
 	VMOVUPS Z4, (R9)
 	VMOVUPS Z5, 64(R9)
 	VMOVUPS Z6, 128(R9)
 	VMOVUPS Z7, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store539
+	JZ      store540
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z8, Z8
 	VMOVUPS 64(R9), Z0
@@ -10296,14 +10310,14 @@ store538:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z11, Z11
 
-store539:
+store540:
 	VMOVUPS Z8, (R9)
 	VMOVUPS Z9, 64(R9)
 	VMOVUPS Z10, 128(R9)
 	VMOVUPS Z11, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store540
+	JZ      store541
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z12, Z12
 	VMOVUPS 64(R9), Z0
@@ -10313,14 +10327,14 @@ store539:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z15, Z15
 
-store540:
+store541:
 	VMOVUPS Z12, (R9)
 	VMOVUPS Z13, 64(R9)
 	VMOVUPS Z14, 128(R9)
 	VMOVUPS Z15, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store541
+	JZ      store542
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z16, Z16
 	VMOVUPS 64(R9), Z0
@@ -10330,14 +10344,14 @@ store540:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z19, Z19
 
-store541:
+store542:
 	VMOVUPS Z16, (R9)
 	VMOVUPS Z17, 64(R9)
 	VMOVUPS Z18, 128(R9)
 	VMOVUPS Z19, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store542
+	JZ      store543
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z20, Z20
 	VMOVUPS 64(R9), Z0
@@ -10347,7 +10361,7 @@ store541:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z23, Z23
 
-store542:
+store543:
 	VMOVUPS Z20, (R9)
 	VMOVUPS Z21, 64(R9)
 	VMOVUPS Z22, 128(R9)
@@ -10355,12 +10369,12 @@ store542:
 	ADDQ    R11, R9
 	LEAQ    (R8)(SI*2), R8
 	SUBQ    $0x00000006, R10
-	JMP     tokens534
+	JMP     tokens535
 
-fewer535:
-tokens543:
+fewer536:
+tokens544:
 	CMPQ   R10, $0x00000004
-	JL     fewer544
+	JL     fewer545
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -10382,7 +10396,7 @@ tokens543:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column545:
+column546:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VMOVUPS      128(R11), Z18
@@ -10410,11 +10424,11 @@ column545:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column545
+	JNZ          column546
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store546
+	JZ           store547
 	VMOVUPS      (R9), Z16
 	VADDPS       Z16, Z0, Z0
 	VMOVUPS      64(R9), Z16
@@ -10424,14 +10438,14 @@ column545:
 	VMOVUPS      192(R9), Z16
 	VADDPS       Z16, Z3, Z3
 
-store546:
+store547:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	VMOVUPS Z2, 128(R9)
 	VMOVUPS Z3, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store547
+	JZ      store548
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z4, Z4
 	VMOVUPS 64(R9), Z0
@@ -10441,14 +10455,14 @@ store546:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z7, Z7
 
-store547:
+store548:
 	VMOVUPS Z4, (R9)
 	VMOVUPS Z5, 64(R9)
 	VMOVUPS Z6, 128(R9)
 	VMOVUPS Z7, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store548
+	JZ      store549
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z8, Z8
 	VMOVUPS 64(R9), Z0
@@ -10458,14 +10472,14 @@ store547:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z11, Z11
 
-store548:
+store549:
 	VMOVUPS Z8, (R9)
 	VMOVUPS Z9, 64(R9)
 	VMOVUPS Z10, 128(R9)
 	VMOVUPS Z11, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store549
+	JZ      store550
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z12, Z12
 	VMOVUPS 64(R9), Z0
@@ -10475,7 +10489,7 @@ store548:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z15, Z15
 
-store549:
+store550:
 	VMOVUPS Z12, (R9)
 	VMOVUPS Z13, 64(R9)
 	VMOVUPS Z14, 128(R9)
@@ -10483,12 +10497,12 @@ store549:
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*4), R8
 	SUBQ    $0x00000004, R10
-	JMP     tokens543
+	JMP     tokens544
 
-fewer544:
-tokens550:
+fewer545:
+tokens551:
 	CMPQ   R10, $0x00000002
-	JL     fewer551
+	JL     fewer552
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -10502,7 +10516,7 @@ tokens550:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column552:
+column553:
 	VMOVUPS      (R11), Z8
 	VMOVUPS      64(R11), Z9
 	VMOVUPS      128(R11), Z10
@@ -10520,11 +10534,11 @@ column552:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column552
+	JNZ          column553
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store553
+	JZ           store554
 	VMOVUPS      (R9), Z8
 	VADDPS       Z8, Z0, Z0
 	VMOVUPS      64(R9), Z8
@@ -10534,14 +10548,14 @@ column552:
 	VMOVUPS      192(R9), Z8
 	VADDPS       Z8, Z3, Z3
 
-store553:
+store554:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	VMOVUPS Z2, 128(R9)
 	VMOVUPS Z3, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store554
+	JZ      store555
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z4, Z4
 	VMOVUPS 64(R9), Z0
@@ -10551,7 +10565,7 @@ store553:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z7, Z7
 
-store554:
+store555:
 	VMOVUPS Z4, (R9)
 	VMOVUPS Z5, 64(R9)
 	VMOVUPS Z6, 128(R9)
@@ -10559,12 +10573,12 @@ store554:
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*2), R8
 	SUBQ    $0x00000002, R10
-	JMP     tokens550
+	JMP     tokens551
 
-fewer551:
-tokens555:
+fewer552:
+tokens556:
 	CMPQ   R10, $0x00000001
-	JL     fewer556
+	JL     fewer557
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -10574,7 +10588,7 @@ tokens555:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column557:
+column558:
 	VMOVUPS      (R11), Z4
 	VMOVUPS      64(R11), Z5
 	VMOVUPS      128(R11), Z6
@@ -10587,11 +10601,11 @@ column557:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column557
+	JNZ          column558
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store558
+	JZ           store559
 	VMOVUPS      (R9), Z4
 	VADDPS       Z4, Z0, Z0
 	VMOVUPS      64(R9), Z4
@@ -10601,7 +10615,7 @@ column557:
 	VMOVUPS      192(R9), Z4
 	VADDPS       Z4, Z3, Z3
 
-store558:
+store559:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	VMOVUPS Z2, 128(R9)
@@ -10609,25 +10623,25 @@ store558:
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*1), R8
 	SUBQ    $0x00000001, R10
-	JMP     tokens555
+	JMP     tokens556
 
-fewer556:
+fewer557:
 	ADDQ $0x00000100, AX
 	ADDQ $0x00000100, CX
 	SUBQ $0x00000040, DX
-	JMP  strip532
+	JMP  strip533
 
-narrower533:
-strip559:
+narrower534:
+strip560:
 	CMPQ DX, $0x00000020
-	JL   narrower560
+	JL   narrower561
 	MOVQ x+16(FP), R8
 	MOVQ n+32(FP), R10
 	MOVQ AX, R9
 
-tokens561:
+tokens562:
 	CMPQ   R10, $0x0000000c
-	JL     fewer562
+	JL     fewer563
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -10658,7 +10672,7 @@ tokens561:
 	MOVQ   R8, R14
 	LEAQ   (R8)(SI*2), R15
 
-column563:
+column564:
 	VMOVUPS      (R11), Z24
 	VMOVUPS      64(R11), Z25
 	VBROADCASTSS (R14), Z26
@@ -10701,149 +10715,149 @@ column563:
 	ADDQ         $0x00000004, R14
 	ADDQ         $0x00000004, R15
 	DECQ         R13
-	JNZ          column563
+	JNZ          column564
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store564
+	JZ           store565
 	VMOVUPS      (R9), Z24
 	VADDPS       Z24, Z0, Z0
 	VMOVUPS      64(R9), Z24
 	VADDPS       Z24, Z1, Z1
 
-store564:
+store565:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store565
+	JZ      store566
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z2, Z2
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z3, Z3
 
-store565:
+store566:
 	VMOVUPS Z2, (R9)
 	VMOVUPS Z3, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store566
+	JZ      store567
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z4, Z4
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z5, Z5
 
-store566:
+store567:
 	VMOVUPS Z4, (R9)
 	VMOVUPS Z5, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store567
+	JZ      store568
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z6, Z6
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z7, Z7
 
-store567:
+store568:
 	VMOVUPS Z6, (R9)
 	VMOVUPS Z7, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store568
+	JZ      store569
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z8, Z8
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z9, Z9
 
-store568:
+store569:
 	VMOVUPS Z8, (R9)
 	VMOVUPS Z9, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store569
+	JZ      store570
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z10, Z10
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z11, Z11
 
-store569:
+store570:
 	VMOVUPS Z10, (R9)
 	VMOVUPS Z11, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store570
+	JZ      store571
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z12, Z12
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z13, Z13
 
-store570:
+store571:
 	VMOVUPS Z12, (R9)
 	VMOVUPS Z13, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store571
+	JZ      store572
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z14, Z14
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z15, Z15
 
-store571:
+store572:
 	VMOVUPS Z14, (R9)
 	VMOVUPS Z15, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store572
+	JZ      store573
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z16, Z16
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z17, Z17
 
-store572:
+store573:
 	VMOVUPS Z16, (R9)
 	VMOVUPS Z17, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store573
+	JZ      store574
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z18, Z18
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z19, Z19
 
-store573:
+store574:
 	VMOVUPS Z18, (R9)
 	VMOVUPS Z19, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store574
+	JZ      store575
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z20, Z20
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z21, Z21
 
-store574:
+store575:
 	VMOVUPS Z20, (R9)
 	VMOVUPS Z21, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store575
+	JZ      store576
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z22, Z22
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z23, Z23
 
-store575:
+store576:
 	VMOVUPS Z22, (R9)
 	VMOVUPS Z23, 64(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(SI*4), R8
 	SUBQ    $0x0000000c, R10
-	JMP     tokens561
+	JMP     tokens562
 
-fewer562:
-tokens576:
+fewer563:
+tokens577:
 	CMPQ   R10, $0x00000004
-	JL     fewer577
+	JL     fewer578
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -10857,7 +10871,7 @@ tokens576:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column578:
+column579:
 	VMOVUPS      (R11), Z8
 	VMOVUPS      64(R11), Z9
 	VBROADCASTSS (R14), Z10
@@ -10875,61 +10889,61 @@ column578:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column578
+	JNZ          column579
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store579
+	JZ           store580
 	VMOVUPS      (R9), Z8
 	VADDPS       Z8, Z0, Z0
 	VMOVUPS      64(R9), Z8
 	VADDPS       Z8, Z1, Z1
 
-store579:
+store580:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store580
+	JZ      store581
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z2, Z2
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z3, Z3
 
-store580:
+store581:
 	VMOVUPS Z2, (R9)
 	VMOVUPS Z3, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store581
+	JZ      store582
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z4, Z4
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z5, Z5
 
-store581:
+store582:
 	VMOVUPS Z4, (R9)
 	VMOVUPS Z5, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store582
+	JZ      store583
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z6, Z6
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z7, Z7
 
-store582:
+store583:
 	VMOVUPS Z6, (R9)
 	VMOVUPS Z7, 64(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*4), R8
 	SUBQ    $0x00000004, R10
-	JMP     tokens576
+	JMP     tokens577
 
-fewer577:
-tokens583:
+fewer578:
+tokens584:
 	CMPQ   R10, $0x00000001
-	JL     fewer584
+	JL     fewer585
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	MOVQ   ldw+48(FP), R12
@@ -10937,7 +10951,7 @@ tokens583:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column585:
+column586:
 	VMOVUPS      (R11), Z2
 	VMOVUPS      64(R11), Z3
 	VBROADCASTSS (R14), Z4
@@ -10946,41 +10960,41 @@ column585:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column585
+	JNZ          column586
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store586
+	JZ           store587
 	VMOVUPS      (R9), Z2
 	VADDPS       Z2, Z0, Z0
 	VMOVUPS      64(R9), Z2
 	VADDPS       Z2, Z1, Z1
 
-store586:
+store587:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*1), R8
 	SUBQ    $0x00000001, R10
-	JMP     tokens583
+	JMP     tokens584
 
-fewer584:
+fewer585:
 	ADDQ $0x00000080, AX
 	ADDQ $0x00000080, CX
 	SUBQ $0x00000020, DX
-	JMP  strip559
+	JMP  strip560
 
-narrower560:
-strip587:
+narrower561:
+strip588:
 	CMPQ DX, $0x00000010
-	JL   narrower588
+	JL   narrower589
 	MOVQ x+16(FP), R8
 	MOVQ n+32(FP), R10
 	MOVQ AX, R9
 
-tokens589:
+tokens590:
 	CMPQ   R10, $0x0000000c
-	JL     fewer590
+	JL     fewer591
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -10999,7 +11013,7 @@ tokens589:
 	MOVQ   R8, R14
 	LEAQ   (R8)(SI*2), R15
 
-column591:
+column592:
 	VMOVUPS      (R11), Z12
 	VBROADCASTSS (R14), Z13
 	VFMADD231PS  Z12, Z13, Z0
@@ -11029,113 +11043,113 @@ column591:
 	ADDQ         $0x00000004, R14
 	ADDQ         $0x00000004, R15
 	DECQ         R13
-	JNZ          column591
+	JNZ          column592
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store592
+	JZ           store593
 	VMOVUPS      (R9), Z12
 	VADDPS       Z12, Z0, Z0
 
-store592:
-	VMOVUPS Z0, (R9)
-	ADDQ    R11, R9
-	TESTQ   R12, R12
-	JZ      store593
-	VMOVUPS (R9), Z0
-	VADDPS  Z0, Z1, Z1
-
 store593:
-	VMOVUPS Z1, (R9)
+	VMOVUPS Z0, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store594
 	VMOVUPS (R9), Z0
-	VADDPS  Z0, Z2, Z2
+	VADDPS  Z0, Z1, Z1
 
 store594:
-	VMOVUPS Z2, (R9)
+	VMOVUPS Z1, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store595
 	VMOVUPS (R9), Z0
-	VADDPS  Z0, Z3, Z3
+	VADDPS  Z0, Z2, Z2
 
 store595:
-	VMOVUPS Z3, (R9)
+	VMOVUPS Z2, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store596
 	VMOVUPS (R9), Z0
-	VADDPS  Z0, Z4, Z4
+	VADDPS  Z0, Z3, Z3
 
 store596:
-	VMOVUPS Z4, (R9)
+	VMOVUPS Z3, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store597
 	VMOVUPS (R9), Z0
-	VADDPS  Z0, Z5, Z5
+	VADDPS  Z0, Z4, Z4
 
 store597:
-	VMOVUPS Z5, (R9)
+	VMOVUPS Z4, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store598
 	VMOVUPS (R9), Z0
-	VADDPS  Z0, Z6, Z6
+	VADDPS  Z0, Z5, Z5
 
 store598:
-	VMOVUPS Z6, (R9)
+	VMOVUPS Z5, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store599
 	VMOVUPS (R9), Z0
-	VADDPS  Z0, Z7, Z7
+	VADDPS  Z0, Z6, Z6
 
 store599:
-	VMOVUPS Z7, (R9)
+	VMOVUPS Z6, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store600
 	VMOVUPS (R9), Z0
-	VADDPS  Z0, Z8, Z8
+	VADDPS  Z0, Z7, Z7
 
 store600:
-	VMOVUPS Z8, (R9)
+	VMOVUPS Z7, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store601
 	VMOVUPS (R9), Z0
-	VADDPS  Z0, Z9, Z9
+	VADDPS  Z0, Z8, Z8
 
 store601:
-	VMOVUPS Z9, (R9)
+	VMOVUPS Z8, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store602
 	VMOVUPS (R9), Z0
-	VADDPS  Z0, Z10, Z10
+	VADDPS  Z0, Z9, Z9
 
 store602:
-	VMOVUPS Z10, (R9)
+	VMOVUPS Z9, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store603
 	VMOVUPS (R9), Z0
-	VADDPS  Z0, Z11, Z11
+	VADDPS  Z0, Z10, Z10
 
 store603:
+	VMOVUPS Z10, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store604
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z11, Z11
+
+store604:
 	VMOVUPS Z11, (R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(SI*4), R8
 	SUBQ    $0x0000000c, R10
-	JMP     tokens589
+	JMP     tokens590
 
-fewer590:
-tokens604:
+fewer591:
+tokens605:
 	CMPQ   R10, $0x00000004
-	JL     fewer605
+	JL     fewer606
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -11145,7 +11159,7 @@ tokens604:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column606:
+column607:
 	VMOVUPS      (R11), Z4
 	VBROADCASTSS (R14), Z5
 	VFMADD231PS  Z4, Z5, Z0
@@ -11158,94 +11172,94 @@ column606:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column606
+	JNZ          column607
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store607
+	JZ           store608
 	VMOVUPS      (R9), Z4
 	VADDPS       Z4, Z0, Z0
 
-store607:
-	VMOVUPS Z0, (R9)
-	ADDQ    R11, R9
-	TESTQ   R12, R12
-	JZ      store608
-	VMOVUPS (R9), Z0
-	VADDPS  Z0, Z1, Z1
-
 store608:
-	VMOVUPS Z1, (R9)
+	VMOVUPS Z0, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store609
 	VMOVUPS (R9), Z0
-	VADDPS  Z0, Z2, Z2
+	VADDPS  Z0, Z1, Z1
 
 store609:
-	VMOVUPS Z2, (R9)
+	VMOVUPS Z1, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store610
 	VMOVUPS (R9), Z0
-	VADDPS  Z0, Z3, Z3
+	VADDPS  Z0, Z2, Z2
 
 store610:
+	VMOVUPS Z2, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store611
+	VMOVUPS (R9), Z0
+	VADDPS  Z0, Z3, Z3
+
+store611:
 	VMOVUPS Z3, (R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*4), R8
 	SUBQ    $0x00000004, R10
-	JMP     tokens604
+	JMP     tokens605
 
-fewer605:
-tokens611:
+fewer606:
+tokens612:
 	CMPQ   R10, $0x00000001
-	JL     fewer612
+	JL     fewer613
 	VXORPS Z0, Z0, Z0
 	MOVQ   ldw+48(FP), R12
 	MOVQ   k+56(FP), R13
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column613:
+column614:
 	VMOVUPS      (R11), Z1
 	VBROADCASTSS (R14), Z2
 	VFMADD231PS  Z1, Z2, Z0
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column613
+	JNZ          column614
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store614
+	JZ           store615
 	VMOVUPS      (R9), Z1
 	VADDPS       Z1, Z0, Z0
 
-store614:
+store615:
 	VMOVUPS Z0, (R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*1), R8
 	SUBQ    $0x00000001, R10
-	JMP     tokens611
+	JMP     tokens612
 
-fewer612:
+fewer613:
 	ADDQ $0x00000040, AX
 	ADDQ $0x00000040, CX
 	SUBQ $0x00000010, DX
-	JMP  strip587
+	JMP  strip588
 
-narrower588:
+narrower589:
 	TESTQ DX, DX
-	JZ    done615
+	JZ    done616
 	LEAQ  wordMasks<>+0(SB), R8
 	KMOVW (R8)(DX*2), K1
 	MOVQ  x+16(FP), DX
 	MOVQ  n+32(FP), R8
 
-tokens616:
+tokens617:
 	CMPQ   R8, $0x0000000c
-	JL     fewer617
+	JL     fewer618
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -11264,7 +11278,7 @@ tokens616:
 	MOVQ   DX, R12
 	LEAQ   (DX)(SI*2), R13
 
-column618:
+column619:
 	VMOVUPS.Z    (R9), K1, Z12
 	VBROADCASTSS (R12), Z13
 	VFMADD231PS  Z12, Z13, Z0
@@ -11294,113 +11308,113 @@ column618:
 	ADDQ         $0x00000004, R12
 	ADDQ         $0x00000004, R13
 	DECQ         R11
-	JNZ          column618
+	JNZ          column619
 	MOVQ         ldy+8(FP), R9
 	MOVQ         add+72(FP), R10
 	TESTQ        R10, R10
-	JZ           store619
+	JZ           store620
 	VMOVUPS.Z    (AX), K1, Z12
 	VADDPS       Z12, Z0, Z0
 
-store619:
-	VMOVUPS   Z0, K1, (AX)
-	ADDQ      R9, AX
-	TESTQ     R10, R10
-	JZ        store620
-	VMOVUPS.Z (AX), K1, Z0
-	VADDPS    Z0, Z1, Z1
-
 store620:
-	VMOVUPS   Z1, K1, (AX)
+	VMOVUPS   Z0, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
 	JZ        store621
 	VMOVUPS.Z (AX), K1, Z0
-	VADDPS    Z0, Z2, Z2
+	VADDPS    Z0, Z1, Z1
 
 store621:
-	VMOVUPS   Z2, K1, (AX)
+	VMOVUPS   Z1, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
 	JZ        store622
 	VMOVUPS.Z (AX), K1, Z0
-	VADDPS    Z0, Z3, Z3
+	VADDPS    Z0, Z2, Z2
 
 store622:
-	VMOVUPS   Z3, K1, (AX)
+	VMOVUPS   Z2, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
 	JZ        store623
 	VMOVUPS.Z (AX), K1, Z0
-	VADDPS    Z0, Z4, Z4
+	VADDPS    Z0, Z3, Z3
 
 store623:
-	VMOVUPS   Z4, K1, (AX)
+	VMOVUPS   Z3, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
 	JZ        store624
 	VMOVUPS.Z (AX), K1, Z0
-	VADDPS    Z0, Z5, Z5
+	VADDPS    Z0, Z4, Z4
 
 store624:
-	VMOVUPS   Z5, K1, (AX)
+	VMOVUPS   Z4, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
 	JZ        store625
 	VMOVUPS.Z (AX), K1, Z0
-	VADDPS    Z0, Z6, Z6
+	VADDPS    Z0, Z5, Z5
 
 store625:
-	VMOVUPS   Z6, K1, (AX)
+	VMOVUPS   Z5, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
 	JZ        store626
 	VMOVUPS.Z (AX), K1, Z0
-	VADDPS    Z0, Z7, Z7
+	VADDPS    Z0, Z6, Z6
 
 store626:
-	VMOVUPS   Z7, K1, (AX)
+	VMOVUPS   Z6, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
 	JZ        store627
 	VMOVUPS.Z (AX), K1, Z0
-	VADDPS    Z0, Z8, Z8
+	VADDPS    Z0, Z7, Z7
 
 store627:
-	VMOVUPS   Z8, K1, (AX)
+	VMOVUPS   Z7, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
 	JZ        store628
 	VMOVUPS.Z (AX), K1, Z0
-	VADDPS    Z0, Z9, Z9
+	VADDPS    Z0, Z8, Z8
 
 store628:
-	VMOVUPS   Z9, K1, (AX)
+	VMOVUPS   Z8, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
 	JZ        store629
 	VMOVUPS.Z (AX), K1, Z0
-	VADDPS    Z0, Z10, Z10
+	VADDPS    Z0, Z9, Z9
 
 store629:
-	VMOVUPS   Z10, K1, (AX)
+	VMOVUPS   Z9, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
 	JZ        store630
 	VMOVUPS.Z (AX), K1, Z0
-	VADDPS    Z0, Z11, Z11
+	VADDPS    Z0, Z10, Z10
 
 store630:
+	VMOVUPS   Z10, K1, (AX)
+	ADDQ      R9, AX
+	TESTQ     R10, R10
+	JZ        store631
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z11, Z11
+
+store631:
 	VMOVUPS Z11, K1, (AX)
 	ADDQ    R9, AX
 	LEAQ    (DX)(SI*4), DX
 	SUBQ    $0x0000000c, R8
-	JMP     tokens616
+	JMP     tokens617
 
-fewer617:
-tokens631:
+fewer618:
+tokens632:
 	CMPQ   R8, $0x00000004
-	JL     fewer632
+	JL     fewer633
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -11410,7 +11424,7 @@ tokens631:
 	MOVQ   CX, DI
 	MOVQ   DX, R11
 
-column633:
+column634:
 	VMOVUPS.Z    (DI), K1, Z4
 	VBROADCASTSS (R11), Z5
 	VFMADD231PS  Z4, Z5, Z0
@@ -11423,79 +11437,79 @@ column633:
 	ADDQ         R9, DI
 	ADDQ         $0x00000004, R11
 	DECQ         R10
-	JNZ          column633
+	JNZ          column634
 	MOVQ         ldy+8(FP), DI
 	MOVQ         add+72(FP), R9
 	TESTQ        R9, R9
-	JZ           store634
+	JZ           store635
 	VMOVUPS.Z    (AX), K1, Z4
 	VADDPS       Z4, Z0, Z0
 
-store634:
-	VMOVUPS   Z0, K1, (AX)
-	ADDQ      DI, AX
-	TESTQ     R9, R9
-	JZ        store635
-	VMOVUPS.Z (AX), K1, Z0
-	VADDPS    Z0, Z1, Z1
-
 store635:
-	VMOVUPS   Z1, K1, (AX)
+	VMOVUPS   Z0, K1, (AX)
 	ADDQ      DI, AX
 	TESTQ     R9, R9
 	JZ        store636
 	VMOVUPS.Z (AX), K1, Z0
-	VADDPS    Z0, Z2, Z2
+	VADDPS    Z0, Z1, Z1
 
 store636:
-	VMOVUPS   Z2, K1, (AX)
+	VMOVUPS   Z1, K1, (AX)
 	ADDQ      DI, AX
 	TESTQ     R9, R9
 	JZ        store637
 	VMOVUPS.Z (AX), K1, Z0
-	VADDPS    Z0, Z3, Z3
+	VADDPS    Z0, Z2, Z2
 
 store637:
+	VMOVUPS   Z2, K1, (AX)
+	ADDQ      DI, AX
+	TESTQ     R9, R9
+	JZ        store638
+	VMOVUPS.Z (AX), K1, Z0
+	VADDPS    Z0, Z3, Z3
+
+store638:
 	VMOVUPS Z3, K1, (AX)
 	ADDQ    DI, AX
 	LEAQ    (DX)(BX*4), DX
 	SUBQ    $0x00000004, R8
-	JMP     tokens631
+	JMP     tokens632
 
-fewer632:
-tokens638:
+fewer633:
+tokens639:
 	CMPQ   R8, $0x00000001
-	JL     fewer639
+	JL     fewer640
 	VXORPS Z0, Z0, Z0
 	MOVQ   ldw+48(FP), DI
 	MOVQ   k+56(FP), R9
 	MOVQ   CX, SI
 	MOVQ   DX, R10
 
-column640:
+column641:
 	VMOVUPS.Z    (SI), K1, Z1
 	VBROADCASTSS (R10), Z2
 	VFMADD231PS  Z1, Z2, Z0
 	ADDQ         DI, SI
 	ADDQ         $0x00000004, R10
 	DECQ         R9
-	JNZ          column640
+	JNZ          column641
 	MOVQ         ldy+8(FP), SI
 	MOVQ         add+72(FP), DI
 	TESTQ        DI, DI
-	JZ           store641
+	JZ           store642
 	VMOVUPS.Z    (AX), K1, Z1
 	VADDPS       Z1, Z0, Z0
 
-store641:
+store642:
 	VMOVUPS Z0, K1, (AX)
 	ADDQ    SI, AX
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x00000001, R8
-	JMP     tokens638
+	JMP     tokens639
 
-fewer639:
-done615:
+fewer640:
+done616:
 	VZEROUPPER
 	RET
 
@@ -11510,14 +11524,14 @@ TEXT ·transposeF32AVX512(SB), NOSPLIT, $0-40
 	MOVQ cols+32(FP), SI
 	SHLQ $0x02, SI
 
-rows642:
+rows643:
 	CMPQ BX, $0x00000010
-	JL   rest643
+	JL   rest644
 	MOVQ cols+32(FP), R9
 	MOVQ DX, DI
 	MOVQ AX, R8
 
-columns645:
+columns646:
 	MOVQ         DI, R10
 	VMOVUPS      (R10), X0
 	ADDQ         SI, R10
@@ -11568,7 +11582,7 @@ columns645:
 	VMOVUPS      Z5, (R10)
 	ADDQ         CX, R10
 	SUBQ         $0x00000004, R9
-	JLE          done646
+	JLE          done647
 	MOVQ         $0x00000004, R11
 	MOVQ         R9, R10
 	CMPQ         R9, R11
@@ -11577,24 +11591,24 @@ columns645:
 	LEAQ         (DI)(R10*4), DI
 	IMULQ        CX, R10
 	ADDQ         R10, R8
-	JMP          columns645
+	JMP          columns646
 
-done646:
+done647:
 	IMUL3Q $0x00000010, SI, DI
 	ADDQ   DI, DX
 	ADDQ   $0x00000040, AX
 	SUBQ   $0x00000010, BX
-	JMP    rows642
+	JMP    rows643
 
-rest643:
+rest644:
 	TESTQ BX, BX
-	JZ    end644
+	JZ    end645
 	LEAQ  wordMasks<>+0(SB), DI
 	KMOVW (DI)(BX*2), K1
 	MOVQ  cols+32(FP), DI
 	MOVQ  AX, AX
 
-columns647:
+columns648:
 	MOVQ         DX, R8
 	VMOVUPS      (R8), X9
 	XORQ         R9, R9
@@ -11690,7 +11704,7 @@ columns647:
 	VMOVUPS      Z1, K1, (R8)
 	ADDQ         CX, R8
 	SUBQ         $0x00000004, DI
-	JLE          done648
+	JLE          done649
 	MOVQ         $0x00000004, R9
 	MOVQ         DI, R8
 	CMPQ         DI, R9
@@ -11699,10 +11713,10 @@ columns647:
 	LEAQ         (DX)(R8*4), DX
 	IMULQ        CX, R8
 	ADDQ         R8, AX
-	JMP          columns647
+	JMP          columns648
 
-done648:
-end644:
+done649:
+end645:
 	VZEROUPPER
 	RET
 
@@ -11717,14 +11731,14 @@ TEXT ·transposeF16AVX512(SB), NOSPLIT, $0-40
 	MOVQ cols+32(FP), SI
 	SHLQ $0x01, SI
 
-rows649:
+rows650:
 	CMPQ BX, $0x00000010
-	JL   rest650
+	JL   rest651
 	MOVQ cols+32(FP), R9
 	MOVQ DX, DI
 	MOVQ AX, R8
 
-columns652:
+columns653:
 	MOVQ         DI, R10
 	VMOVUPS      (R10), X0
 	ADDQ         SI, R10
@@ -11807,7 +11821,7 @@ columns652:
 	VMOVUPS      Z8, (R10)
 	ADDQ         CX, R10
 	SUBQ         $0x00000008, R9
-	JLE          done653
+	JLE          done654
 	MOVQ         $0x00000008, R11
 	MOVQ         R9, R10
 	CMPQ         R9, R11
@@ -11816,24 +11830,24 @@ columns652:
 	LEAQ         (DI)(R10*2), DI
 	IMULQ        CX, R10
 	ADDQ         R10, R8
-	JMP          columns652
+	JMP          columns653
 
-done653:
+done654:
 	IMUL3Q $0x00000010, SI, DI
 	ADDQ   DI, DX
 	ADDQ   $0x00000040, AX
 	SUBQ   $0x00000010, BX
-	JMP    rows649
+	JMP    rows650
 
-rest650:
+rest651:
 	TESTQ BX, BX
-	JZ    end651
+	JZ    end652
 	LEAQ  wordMasks<>+0(SB), DI
 	KMOVW (DI)(BX*2), K1
 	MOVQ  cols+32(FP), DI
 	MOVQ  AX, AX
 
-columns654:
+columns655:
 	MOVQ         DX, R8
 	VMOVUPS      (R8), X17
 	XORQ         R9, R9
@@ -11961,7 +11975,7 @@ columns654:
 	VMOVUPS      Z0, K1, (R8)
 	ADDQ         CX, R8
 	SUBQ         $0x00000008, DI
-	JLE          done655
+	JLE          done656
 	MOVQ         $0x00000008, R9
 	MOVQ         DI, R8
 	CMPQ         DI, R9
@@ -11970,10 +11984,10 @@ columns654:
 	LEAQ         (DX)(R8*2), DX
 	IMULQ        CX, R8
 	ADDQ         R8, AX
-	JMP          columns654
+	JMP          columns655
 
-done655:
-end651:
+done656:
+end652:
 	VZEROUPPER
 	RET
 
@@ -11989,15 +12003,15 @@ TEXT ·transposeI8AVX512(SB), NOSPLIT, $0-48
 	SHLQ $0x00, SI
 	MOVQ scales+24(FP), DI
 
-rows656:
+rows657:
 	CMPQ    BX, $0x00000010
-	JL      rest657
+	JL      rest658
 	VMOVUPS (DI), Z0
 	MOVQ    cols+40(FP), R10
 	MOVQ    DX, R8
 	MOVQ    AX, R9
 
-columns659:
+columns660:
 	MOVQ         R8, R11
 	VPMOVSXBW    (R11), X1
 	ADDQ         SI, R11
@@ -12104,7 +12118,7 @@ columns659:
 	VMOVUPS      Z9, (R11)
 	ADDQ         CX, R11
 	SUBQ         $0x00000008, R10
-	JLE          done660
+	JLE          done661
 	MOVQ         $0x00000008, R12
 	MOVQ         R10, R11
 	CMPQ         R10, R12
@@ -12113,26 +12127,26 @@ columns659:
 	LEAQ         (R8)(R11*1), R8
 	IMULQ        CX, R11
 	ADDQ         R11, R9
-	JMP          columns659
+	JMP          columns660
 
-done660:
+done661:
 	IMUL3Q $0x00000010, SI, R8
 	ADDQ   R8, DX
 	ADDQ   $0x00000040, AX
 	ADDQ   $0x00000040, DI
 	SUBQ   $0x00000010, BX
-	JMP    rows656
+	JMP    rows657
 
-rest657:
+rest658:
 	TESTQ     BX, BX
-	JZ        end658
+	JZ        end659
 	LEAQ      wordMasks<>+0(SB), R8
 	KMOVW     (R8)(BX*2), K1
 	VMOVUPS.Z (DI), K1, Z0
 	MOVQ      cols+40(FP), DI
 	MOVQ      AX, AX
 
-columns661:
+columns662:
 	MOVQ         DX, R8
 	VPMOVSXBW    (R8), X18
 	XORQ         R9, R9
@@ -12284,7 +12298,7 @@ columns661:
 	VMOVUPS      Z1, K1, (R8)
 	ADDQ         CX, R8
 	SUBQ         $0x00000008, DI
-	JLE          done662
+	JLE          done663
 	MOVQ         $0x00000008, R9
 	MOVQ         DI, R8
 	CMPQ         DI, R9
@@ -12293,10 +12307,10 @@ columns661:
 	LEAQ         (DX)(R8*1), DX
 	IMULQ        CX, R8
 	ADDQ         R8, AX
-	JMP          columns661
+	JMP          columns662
 
-done662:
-end658:
+done663:
+end659:
 	VZEROUPPER
 	RET
 
@@ -12310,13 +12324,13 @@ TEXT ·widenQ8AVX512(SB), NOSPLIT, $0-40
 	MOVQ rows+24(FP), BX
 	MOVQ cols+32(FP), SI
 
-row663:
+row664:
 	VBROADCASTSS (DX), Z0
 	MOVQ         SI, DI
 
-columns664:
+columns665:
 	CMPQ      DI, $0x00000010
-	JL        last665
+	JL        last666
 	VPMOVSXBD (CX), Z1
 	VCVTDQ2PS Z1, Z1
 	VMULPS    Z0, Z1, Z1
@@ -12324,11 +12338,11 @@ columns664:
 	ADDQ      $0x00000010, CX
 	ADDQ      $0x00000040, AX
 	SUBQ      $0x00000010, DI
-	JMP       columns664
+	JMP       columns665
 
-last665:
+last666:
 	TESTQ     DI, DI
-	JZ        next666
+	JZ        next667
 	SUBQ      $0x00000010, DI
 	ADDQ      DI, CX
 	LEAQ      (AX)(DI*4), AX
@@ -12339,10 +12353,10 @@ last665:
 	ADDQ      $0x00000010, CX
 	ADDQ      $0x00000040, AX
 
-next666:
+next667:
 	ADDQ $0x00000004, DX
 	DECQ BX
-	JNZ  row663
+	JNZ  row664
 	VZEROUPPER
 	RET
 
@@ -12357,26 +12371,26 @@ TEXT ·magnitudeAVX512(SB), NOSPLIT, $0-20
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
 
-loop667:
+loop668:
 	CMPQ    CX, $0x00000010
-	JL      rest668
+	JL      rest669
 	VMOVUPS (AX), Z2
 	VPANDD  Z2, Z1, Z2
 	VPMAXSD Z0, Z2, Z0
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop667
+	JMP     loop668
 
-rest668:
+rest669:
 	TESTQ     CX, CX
-	JZ        done669
+	JZ        done670
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z2
 	VPANDD    Z2, Z1, Z1
 	VPMAXSD   Z0, Z1, Z0
 
-done669:
+done670:
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VPMAXSD       Y0, Y1, Y1
 	VEXTRACTF32X4 $0x01, Y1, X0
@@ -12405,7 +12419,7 @@ TEXT ·roundQ8AVX512(SB), NOSPLIT, $0-32
 	MOVQ         src+8(FP), CX
 	MOVQ         n+24(FP), DX
 
-loop670:
+loop671:
 	VMOVUPS   (CX), Z3
 	VDIVPS    Z0, Z3, Z3
 	VMINPS    Z1, Z3, Z3
@@ -12415,7 +12429,7 @@ loop670:
 	ADDQ      $0x00000010, AX
 	ADDQ      $0x00000040, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop670
+	JNZ       loop671
 	VZEROUPPER
 	RET
 
@@ -12436,9 +12450,9 @@ TEXT ·penaliseTileAVX512(SB), NOSPLIT, $0-76
 	VBROADCASTSS infinity<>+0(SB), Z4
 	VBROADCASTSS negInfinity<>+0(SB), Z5
 
-strip671:
+strip672:
 	CMPQ         SI, $0x00000040
-	JL           narrower672
+	JL           narrower673
 	MOVQ         field+40(FP), DI
 	VBROADCASTSS (DI), Z6
 	VMOVUPS      (DX), Z7
@@ -12485,7 +12499,7 @@ strip671:
 	MOVQ         rowMax+56(FP), R10
 	MOVQ         AX, R8
 
-row673:
+row674:
 	VBROADCASTSS  (DI), Z6
 	VMOVUPS       Z5, Z15
 	VMINPS        Z7, Z6, Z7
@@ -12546,7 +12560,7 @@ row673:
 	ADDQ          $0x00000004, DI
 	ADDQ          $0x00000004, R10
 	DECQ          R9
-	JNZ           row673
+	JNZ           row674
 	VMOVUPS       Z7, (DX)
 	VMOVUPS       Z9, 64(DX)
 	VMOVUPS       Z11, 128(DX)
@@ -12555,12 +12569,12 @@ row673:
 	ADDQ          $0x00000100, DX
 	ADDQ          $0x00000100, BX
 	SUBQ          $0x00000040, SI
-	JMP           strip671
+	JMP           strip672
 
-narrower672:
-strip674:
+narrower673:
+strip675:
 	CMPQ         SI, $0x00000010
-	JL           narrower675
+	JL           narrower676
 	MOVQ         field+40(FP), DI
 	VBROADCASTSS (DI), Z6
 	VMOVUPS      (DX), Z7
@@ -12577,7 +12591,7 @@ strip674:
 	MOVQ         rowMax+56(FP), R10
 	MOVQ         AX, R8
 
-row676:
+row677:
 	VBROADCASTSS  (DI), Z6
 	VMOVUPS       Z5, Z9
 	VMINPS        Z7, Z6, Z7
@@ -12605,17 +12619,17 @@ row676:
 	ADDQ          $0x00000004, DI
 	ADDQ          $0x00000004, R10
 	DECQ          R9
-	JNZ           row676
+	JNZ           row677
 	VMOVUPS       Z7, (DX)
 	ADDQ          $0x00000040, AX
 	ADDQ          $0x00000040, DX
 	ADDQ          $0x00000040, BX
 	SUBQ          $0x00000010, SI
-	JMP           strip674
+	JMP           strip675
 
-narrower675:
+narrower676:
 	TESTQ        SI, SI
-	JZ           done677
+	JZ           done678
 	LEAQ         wordMasks<>+0(SB), DI
 	KMOVW        (DI)(SI*2), K1
 	MOVQ         field+40(FP), SI
@@ -12635,7 +12649,7 @@ narrower675:
 	MOVQ         n+16(FP), BX
 	MOVQ         rowMax+56(FP), DI
 
-row678:
+row679:
 	VBROADCASTSS  (SI), Z6
 	VMOVUPS       Z5, Z9
 	VMINPS        Z7, Z6, Z7
@@ -12663,10 +12677,10 @@ row678:
 	ADDQ          $0x00000004, SI
 	ADDQ          $0x00000004, DI
 	DECQ          BX
-	JNZ           row678
+	JNZ           row679
 	VMOVUPS       Z7, K1, (DX)
 
-done677:
+done678:
 	VPXORD        signBit<>+0(SB), Z1, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VMAXPS        Y0, Y1, Y1
@@ -12706,7 +12720,7 @@ TEXT ·expSumTileAVX512(SB), NOSPLIT, $0-48
 	VBROADCASTSS expC5<>+0(SB), Z10
 	VBROADCASTSS one<>+0(SB), Z11
 
-row679:
+row680:
 	VXORPS       Z13, Z13, Z13
 	VBROADCASTSS (DX), Z12
 	VCMPPS       $0x00, negInfinity<>+0(SB), Z12, K2
@@ -12714,9 +12728,9 @@ row679:
 	MOVQ         width+24(FP), R8
 	MOVQ         AX, DI
 
-loop680:
+loop681:
 	CMPQ         R8, $0x00000010
-	JL           rest681
+	JL           rest682
 	VMOVUPS      (DI), Z14
 	VXORPS       Z15, Z15, Z15
 	VSUBPS       Z12, Z14, Z14
@@ -12744,11 +12758,11 @@ loop680:
 	VADDPS       Z18, Z13, Z13
 	ADDQ         $0x00000040, DI
 	SUBQ         $0x00000010, R8
-	JMP          loop680
+	JMP          loop681
 
-rest681:
+rest682:
 	TESTQ        SI, SI
-	JZ           sum682
+	JZ           sum683
 	VMOVUPS.Z    (DI), K1, Z14
 	VXORPS       Z15, Z15, Z15
 	VSUBPS       Z12, Z14, Z14
@@ -12776,7 +12790,7 @@ rest681:
 	VMOVUPS      Z18, K1, (DI)
 	VADDPS       Z18, Z13, Z13
 
-sum682:
+sum683:
 	VEXTRACTF64X4 $0x01, Z13, Y12
 	VADDPS        Y13, Y12, Y12
 	VSHUFPS       $0xdd, Y12, Y12, Y13
@@ -12794,6 +12808,6 @@ sum682:
 	ADDQ          $0x00000004, DX
 	ADDQ          $0x00000004, BX
 	DECQ          CX
-	JNZ           row679
+	JNZ           row680
 	VZEROUPPER
 	RET

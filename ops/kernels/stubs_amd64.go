@@ -3,6 +3,9 @@
 package kernels
 
 //go:noescape
+func prefetch(p *byte, lines int)
+
+//go:noescape
 func gemvF32AVX2(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
 
 //go:noescape

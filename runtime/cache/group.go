@@ -193,6 +193,9 @@ func (g *Group) attend(keys *store, h int, y, q []float32, s *Scratch) (top, sum
 		if used == 0 || g.fieldHeads > 0 && p.dead[f] {
 			continue
 		}
+		if i+1 < len(keys.pages) {
+			g.foreseeKeys(keys.pages[i+1], kh)
+		}
 		run := s.scores[n : n+used]
 		g.dots(run, p, kh, q, g.scale)
 		if g.fieldHeads > 0 {
@@ -214,7 +217,10 @@ func (g *Group) attend(keys *store, h int, y, q []float32, s *Scratch) (top, sum
 		return top, 0
 	}
 	sum = kernels.ExpSum(scores, top)
-	for _, i := range s.pages {
+	for n, i := range s.pages {
+		if n+1 < len(s.pages) {
+			g.foreseeValues(keys.pages[s.pages[n+1]], kh)
+		}
 		p := keys.pages[i]
 		used := p.used()
 		g.accumulate(y, p, kh, scores[:used])

@@ -124,6 +124,36 @@ func (l layout) accumulate(y []float32, p *page, h int, weights []float32) {
 	}
 }
 
+// foreseenBytes is how much of the next page's keys is asked for: from there on
+// the kernel looks ahead by itself.
+const foreseenBytes = 2048
+
+// foreseeKeys asks the processor's cache for the beginning of the keys of head h.
+func (l layout) foreseeKeys(p *page, h int) {
+	at, n := h*PageSlots*l.keyDim, PageSlots*l.keyDim
+	switch l.typ {
+	case quant.F16:
+		kernels.Prefetch(p.k16[at : at+min(n, foreseenBytes/2)])
+	case quant.Q8_0:
+		kernels.Prefetch(p.k8[at : at+min(n, foreseenBytes)])
+	default:
+		kernels.Prefetch(p.k32[at : at+min(n, foreseenBytes/4)])
+	}
+}
+
+// foreseeValues asks the processor's cache for the values of head h.
+func (l layout) foreseeValues(p *page, h int) {
+	from, to := h*PageSlots*l.valueDim, (h+1)*PageSlots*l.valueDim
+	switch l.typ {
+	case quant.F16:
+		kernels.Prefetch(p.v16[from:to])
+	case quant.Q8_0:
+		kernels.Prefetch(p.v8[from:to])
+	default:
+		kernels.Prefetch(p.v32[from:to])
+	}
+}
+
 // widenKeys writes the first n keys of head h to dst as columns,
 // [KeyDim][PageSlots].
 func (l layout) widenKeys(dst []float32, p *page, h, n int) {

@@ -30,6 +30,7 @@ func main() {
 	switch *pkg {
 	case "kernels":
 		defineConstants()
+		prefetch()
 		for _, v := range []isa{avx2, avx512} {
 			for _, t := range []element{f32, f16, bf16, i8} {
 				v.gemv(t)

@@ -371,3 +371,18 @@ func (v isa) accumulate(t element) {
 	Label(done)
 	end()
 }
+
+// prefetch emits a request for lines of 64 bytes one after the other.
+func prefetch() {
+	TEXT("prefetch", NOSPLIT, "func(p *byte, lines int)")
+	Pragma("noescape")
+	Comment("Ask the cache for lines of 64 bytes.")
+	p, lines := Load(Param("p"), GP64()), Load(Param("lines"), GP64())
+	loop := label("line")
+	Label(loop)
+	PREFETCHT0(Mem{Base: p})
+	ADDQ(U32(64), p)
+	DECQ(lines)
+	JNZ(LabelRef(loop))
+	RET()
+}
