@@ -5,12 +5,23 @@ import (
 
 	"github.com/firstpassage/fpa/runtime/chat"
 	"github.com/firstpassage/fpa/runtime/model"
+	"github.com/firstpassage/fpa/runtime/session"
 	"github.com/firstpassage/fpa/runtime/tokenizer"
 )
 
-// chatPrompt puts a prompt into the model's chat template: as the user's message,
-// after a system message where one is given, up to the start of the answer.
-func chatPrompt(f *model.File, t *tokenizer.Tokenizer, system, prompt string) (string, error) {
+// chatMessages is a chat that begins with the user's message, after a system
+// message where one is given.
+func chatMessages(system, prompt string) []session.Message {
+	var messages []session.Message
+	if system != "" {
+		messages = append(messages, session.Message{Role: "system", Content: system})
+	}
+	return append(messages, session.Message{Role: "user", Content: prompt})
+}
+
+// renderChat puts messages into the model's chat template, up to the start of the
+// answer.
+func renderChat(f *model.File, t *tokenizer.Tokenizer, messages []session.Message) (string, error) {
 	source, err := f.ChatTemplate()
 	if err != nil {
 		return "", err
@@ -23,10 +34,9 @@ func chatPrompt(f *model.File, t *tokenizer.Tokenizer, system, prompt string) (s
 		return "", fmt.Errorf("%s: %w", f.Path, err)
 	}
 	in := chat.Input{AddGenerationPrompt: true}
-	if system != "" {
-		in.Messages = append(in.Messages, chat.Message{Role: "system", Content: system})
+	for _, m := range messages {
+		in.Messages = append(in.Messages, chat.Message{Role: m.Role, Content: m.Content})
 	}
-	in.Messages = append(in.Messages, chat.Message{Role: "user", Content: prompt})
 	if f.Generation.BOS >= 0 {
 		in.BOSToken, _ = t.Token(int32(f.Generation.BOS))
 	}

@@ -25,6 +25,7 @@ import (
 // generateFlags are the flags of a generation.
 type generateFlags struct {
 	engineFlags
+	session     sessionFlags
 	text        textFlags
 	predict     int
 	params      sample.Params
@@ -50,6 +51,8 @@ Settings that the model file carries (general.sampling.*) replace the defaults o
 Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted.`,
 		Example: `  fparun -m passkey.gguf -f testmodels/passkey/prompt-8x.txt --temp 0
   echo "The red key is 51387. What is the red key? The red key is" | fparun -m passkey.gguf -f -
+  fparun -m model.gguf -f report.txt --session report.fpas -n 0
+  fparun -m model.gguf -p "In short:" --session report.fpas --session-ro
   fparun bench -m passkey.gguf -d 0,4096`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -76,6 +79,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted.`,
 	fl.BoolVar(&f.ignoreEnd, "ignore-eos", false, "do not stop at the model's end tokens")
 	fl.BoolVar(&f.chat, "chat", false, "put the prompt into the model's chat template, as the user's message")
 	fl.StringVar(&f.system, "system", "", "with --chat: a system message before it")
+	f.session.add(fl)
 	fl.BoolVar(&f.stats, "stats", false, "print timings and the state of the cache to stderr")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object with text, timings and cache on stdout, instead of the text")
 	c.AddCommand(newLogits(), newTokenize(), newBench(), newEval(), newTrace())
@@ -90,6 +94,8 @@ type outcome struct {
 	Seed  int64       `json:"seed"`
 	Load  int64       `json:"load_ns"`
 	Cache cache.Stats `json:"cache"`
+
+	Session *sessionReport `json:"session,omitempty"`
 }
 
 func runGenerate(c *cobra.Command, f *generateFlags) error {
@@ -105,33 +111,43 @@ func runGenerate(c *cobra.Command, f *generateFlags) error {
 	if slices.Contains(f.stop, "") {
 		return cli.Usage("--stop is empty, which would end every generation at once")
 	}
+	keep, err := newKeeper(c, f)
+	if err != nil {
+		return err
+	}
+	defer keep.close()
 	if err := f.check(); err != nil {
 		return err
 	}
 	if f.system != "" && !f.chat {
 		return cli.Usage("--system is of use with --chat alone")
 	}
-	text, err := f.text.read(c.InOrStdin())
-	if err != nil {
-		return err
+	// A session goes on without a prompt, too.
+	var text string
+	given := f.text.given() || f.text.file != ""
+	if given || keep == nil || keep.old == nil {
+		if text, err = f.text.read(c.InOrStdin()); err != nil {
+			return err
+		}
 	}
 	r, t, err := f.openText()
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	if f.chat {
-		if text, err = chatPrompt(r.file, t, f.system, text); err != nil {
-			return err
+	var prompt []int32
+	if keep != nil {
+		if err = keep.restore(f, r); err == nil {
+			prompt, err = keep.prompt(f, r, t, text, given)
 		}
+	} else {
+		prompt, err = f.encode(r, t, text)
 	}
-	// A template writes the tokens that begin a text itself.
-	prompt, err := t.Encode(text, tokenizer.EncodeOptions{AddSpecial: !f.chat, ParseSpecial: true})
 	if err != nil {
 		return err
 	}
-	if m := r.model; m.RopeDim > 0 && len(prompt) > m.ContextLength {
-		fmt.Fprintf(c.ErrOrStderr(), "note: the prompt has %d tokens; the model was trained on %d, and its rotary embedding may fail beyond\n", len(prompt), m.ContextLength)
+	if m, n := r.model, r.session.Len()+len(prompt); m.RopeDim > 0 && n > m.ContextLength {
+		fmt.Fprintf(c.ErrOrStderr(), "note: the prompt ends at %d tokens; the model was trained on %d, and its rotary embedding may fail beyond\n", n, m.ContextLength)
 	}
 	if why := r.model.KeepsAll(); why != "" && f.mode != string(cache.Off) && c.Flags().Changed("cache") {
 		fmt.Fprintf(c.ErrOrStderr(), "note: --cache %s drops nothing for this model: %s\n", f.mode, why)
@@ -143,7 +159,19 @@ func runGenerate(c *cobra.Command, f *generateFlags) error {
 			fmt.Fprintf(c.ErrOrStderr(), "seed: %d\n", f.seed)
 		}
 	}
-	return generateText(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), f, r, t, prompt)
+	return generateText(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), f, r, t, prompt, keep)
+}
+
+// encode is the tokens of a prompt, in the chat template where one is asked for.
+func (f *generateFlags) encode(r *running, t *tokenizer.Tokenizer, text string) ([]int32, error) {
+	if f.chat {
+		var err error
+		if text, err = renderChat(r.file, t, chatMessages(f.system, text)); err != nil {
+			return nil, err
+		}
+	}
+	// A template writes the tokens that begin a text itself.
+	return t.Encode(text, tokenizer.EncodeOptions{AddSpecial: !f.chat, ParseSpecial: true})
 }
 
 // applyModelDefaults takes sampling settings from the model where the command
@@ -163,7 +191,8 @@ func (f *generateFlags) applyModelDefaults(c *cobra.Command, r *running) {
 	}
 }
 
-func generateText(ctx context.Context, stdout, stderr io.Writer, f *generateFlags, r *running, t *tokenizer.Tokenizer, prompt []int32) error {
+// generateText generates after a prompt, and keeps the session unless keep is nil.
+func generateText(ctx context.Context, stdout, stderr io.Writer, f *generateFlags, r *running, t *tokenizer.Tokenizer, prompt []int32, keep *keeper) error {
 	if err := f.params.Validate(); err != nil {
 		return fmt.Errorf("%s: sampling settings of the file: %w", f.model, err)
 	}
@@ -178,7 +207,11 @@ func generateText(ctx context.Context, stdout, stderr io.Writer, f *generateFlag
 		emit = nil
 	}
 	progress := cli.NewProgress(f.json)
-	res, err := generate.Run(ctx, r.session, t, sample.New(f.params, uint64(f.seed)), prompt, generate.Options{
+	sampler := sample.New(f.params, uint64(f.seed))
+	if keep != nil {
+		keep.accept(sampler)
+	}
+	res, err := generate.Run(ctx, r.session, t, sampler, prompt, generate.Options{
 		Predict: f.predict, Stop: f.stop, End: r.file.EndTokens(), IgnoreEnd: f.ignoreEnd, Chunk: f.batch,
 		Progress: func(fed int) {
 			progress.Tokens("prompt", int64(fed), int64(len(prompt)))
@@ -187,19 +220,34 @@ func generateText(ctx context.Context, stdout, stderr io.Writer, f *generateFlag
 			}
 		},
 	}, emit)
+	progress.Done()
 	if err != nil {
 		return err
+	}
+	if !f.json {
+		if _, err := fmt.Fprintln(stdout); err != nil {
+			return err
+		}
+	}
+	var report *sessionReport
+	var unsaved error // told last: what was generated comes out in any case
+	if keep != nil {
+		unsaved = keep.save(r, t, prompt, res)
+		report = &keep.report
 	}
 	if f.json {
 		e := json.NewEncoder(stdout)
 		e.SetIndent("", "  ")
-		return e.Encode(outcome{res, f.model, f.seed, int64(r.load), r.session.CacheStats()})
-	}
-	if _, err := fmt.Fprintln(stdout); err != nil {
-		return err
+		return errors.Join(e.Encode(outcome{res, f.model, f.seed, int64(r.load), r.session.CacheStats(), report}), unsaved)
 	}
 	if f.stats {
 		printStats(stderr, r, res)
+		if report != nil {
+			report.print(stderr)
+		}
+	}
+	if unsaved != nil {
+		return unsaved
 	}
 	return ctx.Err() // interrupted: what was generated is out, and the exit code tells
 }

@@ -106,7 +106,7 @@ func TestSmolLM2(t *testing.T) {
 			t.Errorf("%s: ids %v, expected %v", name, ids, want)
 		}
 		if len(c.Messages) == 1 {
-			if text, err := chatPrompt(f, tok, "", c.Messages[0].Content); err != nil || text != c.Prompt {
+			if text, err := renderChat(f, tok, chatMessages("", c.Messages[0].Content)); err != nil || text != c.Prompt {
 				t.Errorf("%s: the chat template gives %q, %v; expected %q", name, text, err, c.Prompt)
 			}
 		}

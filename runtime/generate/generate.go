@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 
 // Options say when a generation ends.
 type Options struct {
-	Predict   int           // at most so many tokens; negative: no limit
+	Predict   int           // at most so many tokens; negative: no limit; 0: feed the prompt, all but its last token
 	Stop      []string      // texts that end it; they are not part of the output
 	End       []int32       // tokens that end it; they are not part of the output
 	IgnoreEnd bool          // end tokens do not end it, and are never sampled
@@ -43,6 +44,11 @@ type Result struct {
 	Reason       Reason        `json:"reason"`
 	Prefill      time.Duration `json:"prefill_ns"`
 	Decode       time.Duration `json:"decode_ns"`
+
+	// Pending are the tokens that the session has not taken in yet: the one sampled
+	// last, or what a cancelled run left of the prompt. Fed first, they go on where
+	// this run ended.
+	Pending []int32 `json:"-"`
 }
 
 // Run feeds a prompt and generates after it. emit gets the text as it comes, in
@@ -77,9 +83,12 @@ type run struct {
 func (r *run) generate(ctx context.Context, prompt []int32) error {
 	start := time.Now()
 	if r.o.Predict == 0 {
+		// Without its last token, whose logits a later run needs.
+		last := len(prompt) - 1
 		r.res.Reason = ByLimit
-		err := r.prefill(ctx, prompt, nil)
+		err := r.prefill(ctx, prompt[:last], nil)
 		r.res.Prefill = time.Since(start)
+		r.res.Pending = append(slices.Clone(r.res.Pending), prompt[last])
 		return err
 	}
 	err := r.prefill(ctx, prompt, r.sample)
@@ -91,6 +100,7 @@ func (r *run) generate(ctx context.Context, prompt []int32) error {
 	defer func() { r.res.Decode = time.Since(start) }()
 	for {
 		done, err := r.take()
+		r.res.Pending = []int32{r.next}
 		if done || err != nil {
 			return errors.Join(err, r.out.finish())
 		}
@@ -119,6 +129,7 @@ func (r *run) prefill(ctx context.Context, prompt []int32, each func(int, []floa
 		}
 		if ctx.Err() != nil {
 			r.res.Reason = ByCancel
+			r.res.Pending = prompt[fed:]
 			return nil
 		}
 		if err := r.s.Feed(prompt[fed:fed+n], want, each); err != nil {

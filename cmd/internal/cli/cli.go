@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	"unicode"
@@ -52,6 +53,7 @@ func Run(root *cobra.Command) int {
 	context.AfterFunc(ctx, func() {
 		stop() // a second signal ends the process at once
 		time.Sleep(patience)
+		finishing.Lock()
 		// The command is somewhere that does not look, such as reading a pipe.
 		atomicfile.RemoveAll()
 		fmt.Fprintf(os.Stderr, "%s: interrupted\n", root.Name())
@@ -68,6 +70,18 @@ func Run(root *cobra.Command) int {
 // patience is how long an interrupted command may take to end by itself: some
 // pieces of a large tensor, or a chunk of a prompt.
 const patience = 5 * time.Second
+
+// finishing is held, for reading, by what an interrupt must not cut off.
+var finishing sync.RWMutex
+
+// Finish runs f, which an interrupted command does before it ends, such as saving
+// its work. It may take longer than an interrupt has patience; a second signal ends
+// it all the same.
+func Finish(f func() error) error {
+	finishing.RLock()
+	defer finishing.RUnlock()
+	return f()
+}
 
 // Prepare sets what every command has in common, for itself and all its verbs.
 func Prepare(root *cobra.Command) *cobra.Command {
