@@ -172,9 +172,9 @@ func draw[E Element](t testing.TB, r *rand.Rand, s Shape, skip float64) problem[
 // results are outputs of the sizes that a call wants, full of what no result is.
 func results[E Element](t testing.TB, s Shape, slots int) Results[E] {
 	r := Results[E]{
-		Output:     fence[E](t, s.Batch * s.QueryHeads * s.New * s.ValueDim),
-		PresentKey: fence[E](t, s.Batch * s.KeyHeads * slots * s.KeyDim), PresentValue: fence[E](t, s.Batch * s.KeyHeads * slots * s.ValueDim),
-		PresentLevel: fence[float32](t, s.Batch * s.FieldHeads * slots), PresentLow: fence[float32](t, s.Batch * s.FieldHeads * slots),
+		Output:     fence[E](t, s.Batch*s.QueryHeads*s.New*s.ValueDim),
+		PresentKey: fence[E](t, s.Batch*s.KeyHeads*slots*s.KeyDim), PresentValue: fence[E](t, s.Batch*s.KeyHeads*slots*s.ValueDim),
+		PresentLevel: fence[float32](t, s.Batch*s.FieldHeads*slots), PresentLow: fence[float32](t, s.Batch*s.FieldHeads*slots),
 	}
 	for _, x := range [][]E{r.Output, r.PresentKey, r.PresentValue} {
 		for i := range x {
