@@ -13,7 +13,7 @@ import (
 
 // others holds the backends that a test may run on beside the pure-Go one; a
 // constructor skips the test where its backend is not at hand.
-var others = map[string]func(t *testing.T) backends.Backend{}
+var others = map[string]func(t testing.TB) backends.Backend{}
 
 // onBackends runs a test on each backend.
 func onBackends(t *testing.T, test func(t *testing.T, b backends.Backend)) {

@@ -24,7 +24,7 @@ var openXLA = sync.OnceValues(func() (backends.Backend, error) {
 	return xla.New(plugin + ",shared_buffers")
 })
 
-func xlaBackend(t *testing.T) backends.Backend {
+func xlaBackend(t testing.TB) backends.Backend {
 	t.Helper()
 	if os.Getenv("FPA_PJRT_CPU") == "" {
 		if os.Getenv("FPA_REQUIRE_ORACLES") == "1" {
