@@ -682,6 +682,12 @@ line1:
 	JNZ        line1
 	RET
 
+// func pause()
+TEXT ·pause(SB), NOSPLIT, $0
+	// Tell the processor that a loop waits.
+	PAUSE
+	RET
+
 // func gemvF32AVX2(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
 // Requires: AVX, AVX2, FMA3, MMX+, SSE
 TEXT ·gemvF32AVX2(SB), NOSPLIT, $0-64

@@ -5,6 +5,8 @@ package kernels
 //go:noescape
 func prefetch(p *byte, lines int)
 
+func pause()
+
 //go:noescape
 func gemvF32AVX2(y *float32, w *byte, stride int, x *float32, cols int, rows int, scale float32, ahead int)
 

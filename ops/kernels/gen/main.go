@@ -31,6 +31,7 @@ func main() {
 	case "kernels":
 		defineConstants()
 		prefetch()
+		pause()
 		for _, v := range []isa{avx2, avx512} {
 			for _, t := range []element{f32, f16, bf16, i8} {
 				v.gemv(t)

@@ -386,3 +386,11 @@ func prefetch() {
 	JNZ(LabelRef(loop))
 	RET()
 }
+
+// pause emits the hint that a loop waits for another processor.
+func pause() {
+	TEXT("pause", NOSPLIT, "func()")
+	Comment("Tell the processor that a loop waits.")
+	PAUSE()
+	RET()
+}
