@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/firstpassage/fpa/cmd/internal/cli"
 	"github.com/firstpassage/fpa/format/atomicfile"
@@ -29,15 +30,19 @@ type convertFlags struct {
 	atol                       float64
 	atolGiven                  bool
 	threads                    int
+	onnx                       onnxFlags
+	all                        *pflag.FlagSet
 }
 
 func newRoot() *cobra.Command {
 	var f convertFlags
 	c := &cobra.Command{
-		Use:   "fpaconv CHECKPOINT [-o model.gguf]",
+		Use:   "fpaconv CHECKPOINT [-o model.gguf | model.onnx]",
 		Short: "Convert a trained checkpoint to a model file",
 		Long: `fpaconv reads a trained checkpoint and writes a GGUF file that holds all a
-program needs to run it: weights, configuration, tokenizer. The checkpoint is a
+program needs to run it: weights, configuration, tokenizer. An output that ends in
+.onnx becomes an ONNX model instead; with --to onnx, the output is a folder with the
+model, its configuration and tokenizer. The checkpoint is a
 folder in Hugging Face layout, a .safetensors file, the index of a sharded
 checkpoint, a PyTorch file (.pt, .pth, .bin; read without running anything in it), or
 a .gguf file of the architecture fpa or llama.
@@ -48,6 +53,7 @@ the check is not kept (exit code 3). Other exit codes: 1 failed, 2 usage, 130
 interrupted.`,
 		Example: `  fpaconv testmodels/passkey -o passkey.gguf
   fpaconv checkpoint/model.safetensors --type q8_0 -o model-q8.gguf
+  fpaconv testmodels/passkey --to onnx -o passkey-onnx
   fpaconv inspect passkey.gguf --tensors`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
@@ -59,13 +65,13 @@ interrupted.`,
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			f.atolGiven = c.Flags().Changed("atol")
+			f.atolGiven, f.all = c.Flags().Changed("atol"), c.Flags()
 			return runConvert(c.Context(), args[0], &f, c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
 	fl := c.Flags()
 	fl.StringVarP(&f.output, "output", "o", "", "path of the file to write (default: a name by the GGUF naming convention)")
-	fl.StringVar(&f.to, "to", "", "kind of file to write: gguf (default: by the extension of --output)")
+	fl.StringVar(&f.to, "to", "", "kind of file to write: gguf, onnx (default: by the extension of --output)")
 	fl.StringVar(&f.typ, "type", "f16", "type of the matrices: "+strings.Join(typeNames(), ", ")+"; norms, biases and fields stay f32")
 	fl.StringVar(&f.config, "config", "", "config.json, when it is not beside the checkpoint")
 	fl.StringVar(&f.tokenizer, "tokenizer", "", "tokenizer.json, or the folder of a tokenizer, when it is not beside the checkpoint")
@@ -80,6 +86,7 @@ interrupted.`,
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing but errors")
 	fl.BoolVar(&f.json, "json", false, "print the report as JSON on stdout")
 	fl.IntVarP(&f.threads, "threads", "t", 0, "threads (default: one a processor)")
+	f.onnx.add(fl)
 	c.AddCommand(newInspect(), newVerify(), newHash())
 	return c
 }
@@ -89,6 +96,16 @@ func typeNames() []string { return []string{"f32", "f16", "bf16", "q8_0"} }
 
 func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stderr io.Writer) error {
 	o, err := f.options()
+	if err != nil {
+		return err
+	}
+	var x convert.ONNXOptions
+	toONNX := f.kind() == "onnx"
+	if toONNX {
+		x, err = f.onnx.options(o)
+	} else {
+		err = refuseONNXFlags(f.all)
+	}
 	if err != nil {
 		return err
 	}
@@ -113,7 +130,13 @@ func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stder
 		}
 		progress.Bytes(stage, done, total)
 	}
-	r, err := convert.ToGGUF(ctx, src, o)
+	var r *convert.Report
+	if toONNX {
+		x.Progress = o.Progress
+		r, err = convert.ToONNX(ctx, src, x)
+	} else {
+		r, err = convert.ToGGUF(ctx, src, o)
+	}
 	progress.Done()
 	var failed *convert.VerifyError
 	if err != nil && !errors.As(err, &failed) {
@@ -133,6 +156,8 @@ func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stder
 		return &cli.VerificationError{Err: err}
 	case f.json:
 		return encodeJSON(stdout, r)
+	case !f.quiet && toONNX:
+		printONNXReport(stderr, r, x)
 	case !f.quiet:
 		printReport(stderr, r, o)
 	}
@@ -161,7 +186,7 @@ func (f *convertFlags) options() (convert.Options, error) {
 	return convert.Options{
 		Output: f.output, Type: typ, SplitMaxBytes: splitMax, Version: cli.Version(), Force: f.force,
 		NoCheck: f.noVerify || !f.verify, Atol: f.atol, Measure: f.report != "" || f.json, Threads: f.threads,
-	}, checkKind(f.to, f.output)
+	}, f.checkKind()
 }
 
 // createReport starts the report's file; without --report there is none, and the
@@ -185,15 +210,23 @@ func splitSize(s string) (int64, error) {
 	return cli.ParseBytes(s)
 }
 
+// kind is the kind of output: what --to says, or else the extension of --output.
+func (f *convertFlags) kind() string {
+	if f.to == "" {
+		return strings.ToLower(strings.TrimPrefix(filepath.Ext(f.output), "."))
+	}
+	return strings.ToLower(f.to)
+}
+
 // checkKind refuses kinds of output that cannot be written.
-func checkKind(to, output string) error {
-	if to == "" {
-		to = strings.TrimPrefix(filepath.Ext(output), ".")
+func (f *convertFlags) checkKind() error {
+	switch kind := f.kind(); {
+	case kind == "gguf", kind == "onnx", f.to == "" && f.output == "":
+		return nil
+	case f.to != "":
+		return cli.Usage("--to %q is not known, expected gguf or onnx", f.to)
 	}
-	if !strings.EqualFold(to, "gguf") && (to != "" || output != "") {
-		return cli.Usage("cannot write %q as %q, expected a name that ends in .gguf, or --to gguf", output, to)
-	}
-	return nil
+	return cli.Usage("cannot write %q, expected a name that ends in .gguf or .onnx, or --to", f.output)
 }
 
 func dryRun(src *model.File, w io.Writer) error {

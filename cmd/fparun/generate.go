@@ -46,6 +46,10 @@ func newRoot() *cobra.Command {
 rule: keys that its field has proved dead are removed for good. The generated text
 goes to stdout as it comes, everything else to stderr.
 
+--session FILE keeps the compressed cache, the tokens and the messages of a chat:
+where FILE exists the prompt is fed after what it holds, and without a prompt the
+text goes on. Its settings of the cache hold. It is replaced at the end, in one step.
+
 Settings that the model file carries (general.sampling.*) replace the defaults of
 --temp, --top-k, --top-p and --min-p below; a flag on the command line comes first.
 Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted.`,

@@ -68,6 +68,18 @@ const (
 	Inclusive Interval = "inclusive"
 )
 
+// inclusive panics on an unknown interval.
+func (v Interval) inclusive() bool {
+	switch v {
+	case "", Exclusive:
+		return false
+	case Inclusive:
+		return true
+	}
+	fail("unknown interval %q, want %q or %q", string(v), Exclusive, Inclusive)
+	return false
+}
+
 // Options are the settings of the operator. The zero value is usable.
 type Options struct {
 	// Scale multiplies the dot products. 0 stands for 1/sqrt(D).
@@ -100,6 +112,19 @@ func Attention(query, key, value, field, level, slope *gx.Node, o Options) *gx.N
 		mask = gx.LogicalAnd(mask, x.perQuery(x.columns(gx.LogicalNot(x.skip))))
 	}
 	return x.softmax(part{scores, mask, x.value})
+}
+
+// Penalties returns slope * max(0, level[j] - low[i,j]), [B, Hf, T, T], for
+// operands as those of [Attention]: what each key j has lost in the eyes of each
+// query i. It is 0 for keys that are skipped or after the query. It is for
+// losses that ask for keys to die, and XLA computes it only once for both.
+func Penalties(field, level, slope *gx.Node, interval Interval) *gx.Node {
+	want("field", field, "[B, Hf, T]", -1, -1, -1)
+	d := field.Shape().Dimensions
+	x := &operands{batch: d[0], queryHeads: d[1], size: d[2], inclusive: interval.inclusive()}
+	x.setField(field, level, slope, computeType(field))
+	p := x.penalty(x.level, lows(x.field, x.inclusive))
+	return gx.Where(x.columns(x.skip), gx.ZerosLike(p), p)
 }
 
 // operands are the checked operands of one call, in the type that it computes
@@ -186,13 +211,7 @@ func newOperands(query, key, value, field, level, slope *gx.Node, o Options) *op
 	if x.size < 1 || k[1] < 1 || q[1]%k[1] != 0 {
 		fail("%d query heads over %d key heads, %d positions; want a divisor, and at least one position", q[1], k[1], x.size)
 	}
-	switch o.Interval {
-	case "", Exclusive:
-	case Inclusive:
-		x.inclusive = true
-	default:
-		fail("unknown interval %q, want %q or %q", string(o.Interval), Exclusive, Inclusive)
-	}
+	x.inclusive = o.Interval.inclusive()
 	if o.Scale == 0 {
 		o.Scale = 1 / math.Sqrt(float64(q[3]))
 	}
@@ -205,7 +224,14 @@ func newOperands(query, key, value, field, level, slope *gx.Node, o Options) *op
 		}
 		return x
 	}
-	want("field", field, "[B, Hf, T]", q[0], -1, q[2])
+	x.setField(field, level, slope, t)
+	return x
+}
+
+// setField checks and sets field, level and slope, of x's batch, query heads
+// and positions, in the type t.
+func (x *operands) setField(field, level, slope *gx.Node, t dtypes.DType) {
+	want("field", field, "[B, Hf, T]", x.batch, -1, x.size)
 	x.fieldHeads = field.Shape().Dimensions[1]
 	if x.fieldHeads < 1 || x.queryHeads%x.fieldHeads != 0 {
 		fail("%d query heads over %d field heads, want a divisor", x.queryHeads, x.fieldHeads)
@@ -213,7 +239,7 @@ func newOperands(query, key, value, field, level, slope *gx.Node, o Options) *op
 	if level == nil {
 		level = field
 	}
-	want("level", level, "[B, Hf, T]", q[0], x.fieldHeads, q[2])
+	want("level", level, "[B, Hf, T]", x.batch, x.fieldHeads, x.size)
 	x.field, x.level = wide("field", field, t), wide("level", level, t)
 	x.skip = isInf(x.level)
 	x.level = gx.Where(x.skip, gx.ZerosLike(x.level), x.level)
@@ -223,7 +249,6 @@ func newOperands(query, key, value, field, level, slope *gx.Node, o Options) *op
 	}
 	want("slope", slope, "[Hf]", x.fieldHeads)
 	x.slope = gx.Reshape(wide("slope", slope, t), 1, x.fieldHeads, 1, 1)
-	return x
 }
 
 // isInf tells where x is +inf.

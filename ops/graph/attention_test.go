@@ -303,6 +303,40 @@ func TestGradientTies(t *testing.T) {
 	})
 }
 
+// The penalties by their definition.
+func TestPenalties(t *testing.T) {
+	rng := rand.New(rand.NewPCG(15, 16))
+	for n := range 8 {
+		interval := reference.Interval(n % 2)
+		x := random(rng, shape{2, 3, 3, 3, 1 + rng.IntN(20), 1, 1}, interval, 0.2)
+		want := make([]float64, x.Batch*x.FieldHeads*x.New*x.New)
+		for f := range x.Batch * x.FieldHeads {
+			field, level := x.Field[f*x.New:][:x.New], x.Level[f*x.New:][:x.New]
+			for i := range x.New {
+				for j := 0; j <= i; j++ {
+					first := j + 1
+					if interval == reference.Inclusive {
+						first = j
+					}
+					low := math.Inf(1)
+					for p := first; p <= i; p++ {
+						if !math.IsInf(level[p], 1) {
+							low = min(low, field[p])
+						}
+					}
+					if !math.IsInf(level[j], 1) {
+						want[(f*x.New+i)*x.New+j] = x.Slope[f%x.FieldHeads] * max(0, level[j]-low)
+					}
+				}
+			}
+		}
+		out := run(t, goBackend(t), func(in []*gx.Node) []*gx.Node {
+			return []*gx.Node{graph.Penalties(in[3], in[4], in[5], options(x).Interval)}
+		}, inputs(x, dtypes.Float64, dtypes.Float64)...)
+		near(t, "penalties", floats(t, out[0]), want, 1e-12)
+	}
+}
+
 // softmaxRow is a plain softmax over logits, times value of width 1.
 func softmaxRow(logits, value []float64) float64 {
 	sum, out := 0.0, 0.0

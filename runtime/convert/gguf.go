@@ -415,7 +415,7 @@ func (c *conversion) tokenizer() error {
 			return err
 		}
 		c.kv = append(c.kv, kv...)
-		c.fillGeneration(v)
+		fillGeneration(&c.generation, v)
 		if v.Inexact != "" {
 			c.report.Notes = append(c.report.Notes, "other GGUF tools may give some texts other token ids: "+v.Inexact)
 		}
@@ -443,8 +443,7 @@ func (c *conversion) tokenizer() error {
 
 // fillGeneration takes the tokens that begin, end and pad a text from the
 // tokenizer where the model names none.
-func (c *conversion) fillGeneration(v tokenizer.Vocab) {
-	g := &c.generation
+func fillGeneration(g *model.Generation, v tokenizer.Vocab) {
 	if g.BOS < 0 {
 		g.BOS = v.BOS
 	}

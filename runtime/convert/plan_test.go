@@ -188,12 +188,12 @@ func TestDifference(t *testing.T) {
 func TestFillGeneration(t *testing.T) {
 	v := tokenizer.Vocab{BOS: 7, EOS: 8, PAD: 9}
 	c := conversion{generation: model.Generation{BOS: -1, PAD: -1}}
-	c.fillGeneration(v)
+	fillGeneration(&c.generation, v)
 	if g := c.generation; g.BOS != 7 || g.PAD != 9 || len(g.EOS) != 1 || g.EOS[0] != 8 {
 		t.Errorf("%+v", g)
 	}
 	c.generation = model.Generation{BOS: 1, PAD: 2, EOS: []int{3, 4}}
-	c.fillGeneration(v)
+	fillGeneration(&c.generation, v)
 	if g := c.generation; g.BOS != 1 || g.PAD != 2 || len(g.EOS) != 2 {
 		t.Errorf("%+v", g)
 	}

@@ -132,7 +132,7 @@ type message struct {
 	Engine  Engine   `json:"engine,omitempty"`
 	Session int      `json:"session"`
 	Tensors []Tensor `json:"tensors"`
-	Inputs  []string `json:"inputs,omitempty"`
+	Inputs  []Input  `json:"inputs,omitempty"`
 	Error   string   `json:"error,omitempty"`
 }
 
@@ -183,7 +183,15 @@ func (p *Python) Check(t testing.TB, path string) {
 type Session struct {
 	p      *Python
 	id     int
-	Inputs []string // names
+	Inputs []Input
+}
+
+// Input is an input that a model declares. A dimension is a number or, where
+// it is known at run time only, a string.
+type Input struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+	Dims []any  `json:"dims"`
 }
 
 // Load loads a model; it is kept until the test ends.

@@ -14,16 +14,29 @@ sessions = []
 def load(path, engine):
     if engine == "reference":
         model = ReferenceEvaluator(path)
-        names, outputs = model.input_names, model.output_names
+        graph = onnx.load(path, load_external_data=False).graph
+        inputs = [
+            {
+                "name": i.name,
+                "type": onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type).name,
+                "dims": [d.dim_param or d.dim_value for d in i.type.tensor_type.shape.dim],
+            }
+            for i in graph.input
+        ]
+        outputs = model.output_names
     else:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.log_severity_level = 4
         model = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        names = [i.name for i in model.get_inputs()]
+        types = {"float": "float32", "double": "float64"}
+        inputs = []
+        for i in model.get_inputs():
+            name = i.type[len("tensor(") : -1]
+            inputs.append({"name": i.name, "type": types.get(name, name), "dims": i.shape})
         outputs = [o.name for o in model.get_outputs()]
     sessions.append((model, outputs))
-    return names
+    return inputs
 
 
 def answer(request, tensors):
@@ -31,8 +44,8 @@ def answer(request, tensors):
         onnx.checker.check_model(request["path"], full_check=True)
         return {}, []
     if request["do"] == "load":
-        names = load(request["path"], request["engine"])
-        return {"session": len(sessions) - 1, "inputs": names}, []
+        inputs = load(request["path"], request["engine"])
+        return {"session": len(sessions) - 1, "inputs": inputs}, []
     model, outputs = sessions[request["session"]]
     results = model.run(None, tensors)
     return {}, [(n, np.ascontiguousarray(r).reshape(np.shape(r))) for n, r in zip(outputs, results)]

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/firstpassage/fpa/cmd/internal/cli"
+	"github.com/firstpassage/fpa/runtime/convert"
+)
+
+// onnxFlags are the flags of a conversion to ONNX.
+type onnxFlags struct {
+	op         string
+	opset      int64
+	external   bool
+	lastLogits bool
+	noMask     bool
+}
+
+func (f *onnxFlags) add(fl *pflag.FlagSet) {
+	fl.StringVar(&f.op, "onnx-op", convert.ONNXFunction, "how an ONNX model holds the operator: "+strings.Join(convert.ONNXOps, ", ")+" (docs/onnx.md)")
+	fl.Int64Var(&f.opset, "opset", 0, fmt.Sprintf("operator set of an ONNX model, %d to %d (default: %d, or what --onnx-op needs)", convert.DefaultOpset, convert.MaxOpset, convert.DefaultOpset))
+	fl.BoolVar(&f.external, "onnx-external", false, "put the weights of an ONNX model into a file of their own, as is always done above 1.5 GiB")
+	fl.BoolVar(&f.lastLogits, "onnx-last-logits", false, "an ONNX model that gives the logits of the last position alone")
+	fl.BoolVar(&f.noMask, "onnx-no-mask", false, "an ONNX model without the input attention_mask, which cannot take padded batches")
+}
+
+// options checks the flags.
+func (f *onnxFlags) options(o convert.Options) (convert.ONNXOptions, error) {
+	x := convert.ONNXOptions{
+		Options: o, Op: f.op, Opset: f.opset, External: f.external, LastLogits: f.lastLogits, NoMask: f.noMask,
+	}
+	if o.SplitMaxBytes > 0 {
+		return x, cli.Usage("--split-max-size splits GGUF files; --onnx-external puts the weights of an ONNX model into one file of their own")
+	}
+	if err := x.Check(); err != nil {
+		return x, cli.Usage("%w", err)
+	}
+	return x, nil
+}
+
+// refuseONNXFlags refuses flags of ONNX for an output of another kind.
+func refuseONNXFlags(fl *pflag.FlagSet) error {
+	var given []string
+	fl.Visit(func(f *pflag.Flag) {
+		if f.Name == "opset" || strings.HasPrefix(f.Name, "onnx-") {
+			given = append(given, "--"+f.Name)
+		}
+	})
+	if len(given) > 0 {
+		slices.Sort(given)
+		return cli.Usage("%s: only for ONNX models, expected an output that ends in .onnx, or --to onnx", strings.Join(given, ", "))
+	}
+	return nil
+}
+
+// printONNXReport says in a few lines what was done.
+func printONNXReport(w io.Writer, r *convert.Report, o convert.ONNXOptions) {
+	printReport(w, r, o.Options)
+	if len(r.Verification) > 0 {
+		fmt.Fprintln(w, "compared were the written weights, on this program's own engine; the graph is run by ONNX Runtime or another runtime (docs/onnx.md)")
+	}
+}

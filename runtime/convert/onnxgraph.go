@@ -1,0 +1,618 @@
+package convert
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/firstpassage/fpa/format/onnx"
+	"github.com/firstpassage/fpa/ops/onnxbody"
+	"github.com/firstpassage/fpa/runtime/model"
+)
+
+// Ways of writing the operator FirstPassageAttention in an ONNX model; see
+// package onnxbody.
+const (
+	ONNXFunction  = "function"  // a node, and a function of the model that defines it
+	ONNXInline    = "inline"    // standard operators in place
+	ONNXCustom    = "custom"    // the node alone
+	ONNXAttention = "attention" // around the standard's Attention
+)
+
+// ONNXOps are the ways in the order in which help lists them.
+var ONNXOps = []string{ONNXFunction, ONNXInline, ONNXCustom, ONNXAttention}
+
+// onnxGraph builds the decoder as an ONNX graph. Comments give shapes: B batch,
+// T new positions, P slots of the past, D, Hq, Hkv, Hf, dk, dv, F and V as in
+// model.Layer. The residual stream is kept as [B*T, D], so that projections are
+// Gemm with the matrices as they are stored, [out, in].
+type onnxGraph struct {
+	b       *onnx.Builder
+	c       *model.Config
+	o       *ONNXOptions
+	weights map[string]*onnx.Tensor // by GGUF name
+	stored  map[string]onnx.Value   // those in the graph already, in their own type
+	wide    map[string]onnx.Value   // as float32
+
+	batch, length onnx.Value            // [1]
+	tokens        onnx.Value            // [2], B and T
+	shapes        map[string]onnx.Value // [B, T, ...]
+	keep          onnx.Value            // [B, T] bool, false where padded; None without a mask
+	before        onnx.Value            // [B, T, 1], where the last real position before each is in state and new positions joined
+	last          onnx.Value            // [B, 1, 1], the same for after the last position
+	cos, sin      onnx.Value            // [B, 1, T, RopeDim/2]
+
+	outputs map[string]*onnx.Type // the states after the call
+	order   []string
+}
+
+// onnxModel makes the graph, and the model around it.
+func onnxModel(c *model.Config, o *ONNXOptions, weights map[string]*onnx.Tensor) (*onnx.Model, error) {
+	g := &onnxGraph{
+		b: onnx.NewGraph("decoder"), c: c, o: o, weights: weights,
+		stored: make(map[string]onnx.Value), wide: make(map[string]onnx.Value), shapes: make(map[string]onnx.Value),
+		outputs: make(map[string]*onnx.Type),
+	}
+	if err := g.decoder(); err != nil {
+		return nil, err
+	}
+	m := &onnx.Model{
+		IRVersion: irVersion(o.Opset), ProducerName: "fpaconv", ProducerVersion: o.Version,
+		Opsets: []onnx.Opset{{Version: o.Opset}},
+	}
+	if o.Op == ONNXFunction || o.Op == ONNXCustom {
+		m.Opsets = append(m.Opsets, onnx.Opset{Domain: onnxbody.Domain, Version: onnxbody.Version})
+	}
+	if o.Op == ONNXFunction {
+		f, err := onnxbody.Function(o.Opset, true, onnxbody.Options{Interval: string(c.Interval), Scale: c.Scale})
+		if err != nil {
+			return nil, err
+		}
+		m.Functions = []*onnx.Function{f}
+	}
+	var err error
+	m.Graph, err = g.b.Graph()
+	return m, err
+}
+
+// irVersion is the version of the format that came with an operator set, so that
+// runtimes of that time read the file.
+func irVersion(opset int64) int64 {
+	switch {
+	case opset < 19:
+		return 8
+	case opset < 21:
+		return 9
+	case opset < 23:
+		return 10
+	case opset < 24:
+		return 11
+	case opset < 25:
+		return 12
+	}
+	return 13
+}
+
+// decoder builds everything.
+func (g *onnxGraph) decoder() error {
+	b, c := g.b, g.c
+	ids := b.Input("input_ids", onnx.TensorOf(onnx.Int64, batchSize, newLength))
+	g.tokens = b.Op("Shape", ids)
+	g.batch = b.Op("Shape", ids, onnx.IntAttr("start", 0), onnx.IntAttr("end", 1))
+	g.length = b.Op("Shape", ids, onnx.IntAttr("start", 1), onnx.IntAttr("end", 2))
+	if !g.o.NoMask {
+		g.mask(b.Input("attention_mask", onnx.TensorOf(onnx.Int64, batchSize, "mask_length")))
+	}
+	if c.RopeDim > 0 {
+		g.rotations(b.Input("position_ids", onnx.TensorOf(onnx.Int64, batchSize, newLength)))
+	}
+	if (c.KeyShift || c.ValueShift) && g.keep != onnx.None {
+		g.lookBack()
+	}
+
+	for i := range c.Blocks {
+		g.states(i)
+	}
+
+	const embed = "token_embd.weight"
+	x := g.widen(b.Op("Gather", g.store(embed), ids), embed)
+	x = b.Op("Reshape", x, b.Int64s(-1, int64(c.Hidden)))
+	for i := range c.Blocks {
+		if err := g.layer(i, &x); err != nil {
+			return err
+		}
+	}
+	g.logits(x)
+	// The order of the outputs is that of the inputs before them.
+	for _, name := range g.order {
+		b.Output(onnx.Value(name), g.outputs[name])
+	}
+	return nil
+}
+
+// Weights.
+
+// store puts a weight into the graph in its own type; None where the model has
+// none.
+func (g *onnxGraph) store(name string) onnx.Value {
+	v, ok := g.stored[name]
+	if t := g.weights[name]; !ok && t != nil {
+		v = g.b.Initializer(t)
+		g.stored[name] = v
+	}
+	return v
+}
+
+// widen casts a value that has a weight's type to float32.
+func (g *onnxGraph) widen(v onnx.Value, weight string) onnx.Value {
+	if g.weights[weight].Type == onnx.Float {
+		return v
+	}
+	return g.b.Op("Cast", v, onnx.To(onnx.Float))
+}
+
+// weight is a weight as float32; None where the model has none.
+func (g *onnxGraph) weight(name string) onnx.Value {
+	v, ok := g.wide[name]
+	if !ok && g.weights[name] != nil {
+		v = g.widen(g.store(name), name)
+		g.wide[name] = v
+	}
+	return v
+}
+
+// linear is x W' + bias for x [B*T, in] and W [out, in].
+func (g *onnxGraph) linear(x onnx.Value, name string) onnx.Value {
+	return g.b.Op("Gemm", x, g.weight(name+".weight"), g.weight(name+".bias"), onnx.IntAttr("transB", 1))
+}
+
+// shaped turns [B*T, n] into [B, T, sizes...].
+func (g *onnxGraph) shaped(x onnx.Value, sizes ...int64) onnx.Value {
+	key := fmt.Sprint(sizes)
+	shape, ok := g.shapes[key]
+	if !ok {
+		shape = g.b.Op("Concat", g.tokens, g.b.Int64s(sizes...), onnx.IntAttr("axis", 0))
+		g.shapes[key] = shape
+	}
+	return g.b.Op("Reshape", x, shape)
+}
+
+func (g *onnxGraph) scalar(v float64) onnx.Value { return g.b.Scalar(onnx.Float, v) }
+
+func (g *onnxGraph) transpose(x onnx.Value, perm ...int64) onnx.Value {
+	return g.b.Op("Transpose", x, onnx.IntsAttr("perm", perm...))
+}
+
+// reduce is one of the reductions whose axes became an input with opset 18.
+func (g *onnxGraph) reduce(op string, x onnx.Value, axis int64) onnx.Value {
+	if g.o.Opset < 18 {
+		return g.b.Op(op, x, onnx.IntsAttr("axes", axis))
+	}
+	return g.b.Op(op, x, g.b.Int64s(axis))
+}
+
+// rms is x / sqrt(mean(x^2) + eps) * weight along the last axis, in the pattern
+// that runtimes know and fuse.
+func (g *onnxGraph) rms(x, weight onnx.Value, eps float32) onnx.Value {
+	b := g.b
+	square := b.Op("Pow", x, g.scalar(2))
+	root := b.Op("Sqrt", b.Op("Add", g.reduce("ReduceMean", square, -1), g.scalar(float64(eps))))
+	return b.Op("Mul", b.Op("Div", x, root), weight)
+}
+
+// activation applies a feed-forward or gate activation.
+func (g *onnxGraph) activation(a model.Activation, x onnx.Value) onnx.Value {
+	b := g.b
+	half := func(z onnx.Value) onnx.Value { // x (1 + z) / 2
+		return b.Op("Mul", b.Op("Mul", x, b.Op("Add", z, g.scalar(1))), g.scalar(0.5))
+	}
+	switch a {
+	case model.Sigmoid:
+		return b.Op("Sigmoid", x)
+	case model.Relu:
+		return b.Op("Relu", x)
+	case model.Gelu:
+		return half(b.Op("Erf", b.Op("Div", x, g.scalar(math.Sqrt2))))
+	case model.GeluTanh:
+		cube := b.Op("Mul", b.Op("Mul", b.Op("Mul", x, x), x), g.scalar(0.044715))
+		return half(b.Op("Tanh", b.Op("Mul", b.Op("Add", x, cube), g.scalar(math.Sqrt(2/math.Pi)))))
+	}
+	return b.Op("Mul", x, b.Op("Sigmoid", x))
+}
+
+// Inputs beside the ids.
+
+// mask takes the last T columns of attention_mask, [B, at least T].
+func (g *onnxGraph) mask(mask onnx.Value) {
+	b := g.b
+	recent := b.Op("Slice", mask, b.Op("Neg", g.length), b.Int64s(math.MaxInt64), b.Int64s(1))
+	g.keep = b.Op("Cast", recent, onnx.To(onnx.Bool))
+}
+
+// rotations computes the turns of the rotary embedding. Angles are float64: in
+// float32 those of far positions are off by more than the model notices.
+func (g *onnxGraph) rotations(positions onnx.Value) {
+	b, c := g.b, g.c
+	frequencies := make([]float64, c.RopeDim/2)
+	for i := range frequencies {
+		frequencies[i] = math.Pow(c.RopeBase, -2*float64(i)/float64(c.RopeDim))
+	}
+	turn := b.Const(float64Tensor(frequencies))
+	if factors := g.weight("rope_freqs.weight"); factors != onnx.None {
+		turn = b.Op("Div", turn, b.Op("Cast", factors, onnx.To(onnx.Double)))
+	}
+	at := b.Op("Cast", b.Op("Unsqueeze", positions, b.Int64s(1, 3)), onnx.To(onnx.Double))
+	angle := b.Op("Mul", at, turn) // [B, 1, T, RopeDim/2]
+	// Whole turns go before the rounding to float32.
+	circle := b.Scalar(onnx.Double, 2*math.Pi)
+	whole := b.Op("Mul", b.Op("Floor", b.Op("Div", angle, circle)), circle)
+	angle = b.Op("Cast", b.Op("Sub", angle, whole), onnx.To(onnx.Float))
+	g.cos, g.sin = b.Op("Cos", angle), b.Op("Sin", angle)
+}
+
+// rotate turns the first RopeDim elements of each head of x, [B, H, T, dk];
+// element i goes with i + RopeDim/2.
+func (g *onnxGraph) rotate(x onnx.Value) onnx.Value {
+	b, dim := g.b, int64(g.c.RopeDim)
+	part := func(from, to int64) onnx.Value {
+		return b.Op("Slice", x, b.Int64s(from), b.Int64s(to), b.Int64s(-1))
+	}
+	p, q := part(0, dim/2), part(dim/2, dim)
+	parts := onnx.Inputs(
+		b.Op("Sub", b.Op("Mul", p, g.cos), b.Op("Mul", q, g.sin)),
+		b.Op("Add", b.Op("Mul", q, g.cos), b.Op("Mul", p, g.sin)))
+	if dim == int64(g.c.KeyDim) {
+		return b.Op("Concat", parts, onnx.IntAttr("axis", -1))
+	}
+	return b.Op("Concat", parts, part(dim, math.MaxInt64), onnx.IntAttr("axis", -1))
+}
+
+// lookBack computes, for the shifts under a mask, where the last real position
+// before each one is, counting the state as position 0 and the first new one as
+// 1: a table of the positions by their rank among the real ones, looked up at the
+// number of real ones before.
+func (g *onnxGraph) lookBack() {
+	b := g.b
+	one := b.Scalar(onnx.Int64, 1)
+	axis := b.Scalar(onnx.Int64, 1)
+	real := b.Op("Cast", g.keep, onnx.To(onnx.Int64))
+	rank := b.Op("CumSum", real, axis) // [B, T], of a real position its own rank from 1
+	count := b.Op("Sub", rank, real)
+	// Padding writes into a column of its own at the end.
+	aside := b.Op("Add", g.length, b.Int64s(1))
+	column := b.Op("Where", g.keep, rank, aside)
+	size := b.Op("Concat", g.batch, b.Op("Add", g.length, b.Int64s(2)), onnx.IntAttr("axis", 0))
+	table := b.Op("Expand", b.Scalar(onnx.Int64, 0), size)
+	positions := b.Op("Range", one, b.Op("Add", b.Op("Squeeze", g.length), one), one)
+	table = b.Op("ScatterElements", table, column, b.Op("Expand", positions, g.tokens), onnx.IntAttr("axis", 1))
+	lookUp := func(rank onnx.Value) onnx.Value {
+		at := b.Op("GatherElements", table, rank, onnx.IntAttr("axis", 1))
+		return b.Op("Unsqueeze", at, b.Int64s(2))
+	}
+	g.before = lookUp(count)
+	g.last = lookUp(b.Op("ReduceSum", real, b.Int64s(1)))
+}
+
+// Layers.
+
+// The names of sizes that are known when the model runs, those that other
+// exporters use.
+const (
+	batchSize   = "batch_size"
+	newLength   = "sequence_length"
+	pastLength  = "past_sequence_length"
+	totalLength = "past_sequence_length + sequence_length"
+)
+
+// state is one tensor that a layer carries from call to call.
+type state struct {
+	name    string
+	elem    onnx.DataType
+	in, out []any // shapes
+}
+
+// stateList lists the states of a layer.
+func (g *onnxGraph) stateList() []state {
+	c := g.c
+	slots := func(name string, heads int, widths ...any) state {
+		dims := func(length string) []any { return append([]any{batchSize, heads, length}, widths...) }
+		return state{name, onnx.Float, dims(pastLength), dims(totalLength)}
+	}
+	fixed := func(name string, elem onnx.DataType, dims ...any) state {
+		dims = append([]any{batchSize}, dims...)
+		return state{name, elem, dims, dims}
+	}
+	list := []state{
+		slots("key", c.KVHeads, c.KeyDim), slots("value", c.KVHeads, c.ValDim),
+		slots("level", g.fieldHeads()), slots("low", g.fieldHeads()),
+	}
+	if c.Field == model.FieldWalk {
+		list = append(list, fixed("field", onnx.Double, c.FieldHeads))
+	}
+	if c.KeyShift {
+		list = append(list, fixed("key_shift", onnx.Float, c.KVHeads, 1, c.KeyDim))
+	}
+	if c.ValueShift {
+		list = append(list, fixed("value_shift", onnx.Float, c.KVHeads, 1, c.ValDim))
+	}
+	return list
+}
+
+// fieldHeads is the number of field heads that the operator sees: without a
+// field one, which only says what is padded.
+func (g *onnxGraph) fieldHeads() int { return max(1, g.c.FieldHeads) }
+
+func past(i int, state string) string    { return fmt.Sprintf("past_key_values.%d.%s", i, state) }
+func present(i int, state string) string { return fmt.Sprintf("present.%d.%s", i, state) }
+
+// states declares the states of layer i as inputs and outputs.
+func (g *onnxGraph) states(i int) {
+	for _, s := range g.stateList() {
+		g.b.Input(past(i, s.name), onnx.TensorOf(s.elem, s.in...))
+		name := present(i, s.name)
+		g.order = append(g.order, name)
+		g.outputs[name] = onnx.TensorOf(s.elem, s.out...)
+	}
+}
+
+// heads is what one layer attends with.
+type heads struct {
+	in   onnxbody.Inputs
+	base onnx.Value // [B, Hf, 1] float32, how far the walk's base moves; None without a walk
+}
+
+// layer adds block i to x, [B*T, D].
+func (g *onnxGraph) layer(i int, x *onnx.Value) error {
+	defer g.b.Scope(fmt.Sprintf("layer.%d", i))()
+	b, c := g.b, g.c
+	at := func(name string) string { return fmt.Sprintf("blk.%d.%s", i, name) }
+	hq, hkv, dk, dv := int64(c.Heads), int64(c.KVHeads), int64(c.KeyDim), int64(c.ValDim)
+
+	h := g.rms(*x, g.weight(at("attn_norm.weight")), c.NormEps)
+	q := g.shaped(g.linear(h, at("attn_q")), hq, dk)
+	k := g.shaped(g.linear(h, at("attn_k")), hkv, dk)
+	v := g.shaped(g.linear(h, at("attn_v")), hkv, dv)
+	if c.KeyShift {
+		k = g.shift(i, "key_shift", k, h, at("attn_k_shift"))
+	}
+	if c.ValueShift {
+		v = g.shift(i, "value_shift", v, h, at("attn_v_shift"))
+	}
+	if c.QKNorm != model.NormNone {
+		q = g.rms(q, g.weight(at("attn_q_norm.weight")), c.QKNormEps)
+		k = g.rms(k, g.weight(at("attn_k_norm.weight")), c.QKNormEps)
+	}
+	q, k, v = g.transpose(q, 0, 2, 1, 3), g.transpose(k, 0, 2, 1, 3), g.transpose(v, 0, 2, 1, 3)
+	if c.RopeDim > 0 {
+		q, k = g.rotate(q), g.rotate(k)
+	}
+	a := heads{in: onnxbody.Inputs{Query: q, Key: k, Value: v}}
+	g.field(i, h, &a)
+	y, err := g.attend(i, a) // [B, Hq, T, dv]
+	if err != nil {
+		return err
+	}
+
+	y = g.transpose(y, 0, 2, 1, 3)
+	if c.OutputNorm {
+		weight := b.Op("Reshape", g.weight(at("attn_output_norm.weight")), b.Int64s(hq, dv))
+		y = g.rms(y, weight, c.NormEps)
+	}
+	y = b.Op("Reshape", y, b.Int64s(-1, hq*dv))
+	if c.OutputGate != model.GateNone {
+		y = b.Op("Mul", g.activation(c.OutputGate, g.linear(h, at("attn_gate"))), y)
+	}
+	*x = b.Op("Add", *x, g.linear(y, at("attn_output")))
+
+	h = g.rms(*x, g.weight(at("ffn_norm.weight")), c.NormEps)
+	gate := g.activation(c.Activation, g.linear(h, at("ffn_gate")))
+	h = b.Op("Mul", gate, g.linear(h, at("ffn_up")))
+	*x = b.Op("Add", *x, g.linear(h, at("ffn_down")))
+	return nil
+}
+
+// shift mixes each projected key or value, y [B, T, Hkv, d], with that of the
+// real position before it, and carries the last one as a state [B, Hkv, 1, d].
+func (g *onnxGraph) shift(i int, state string, y, h onnx.Value, name string) onnx.Value {
+	b := g.b
+	before := g.transpose(onnx.Value(past(i, state)), 0, 2, 1, 3)
+	all := b.Op("Concat", before, y, onnx.IntAttr("axis", 1)) // [B, 1+T, Hkv, d]
+	var last onnx.Value
+	if g.keep == onnx.None {
+		one, end := b.Int64s(1), b.Int64s(math.MaxInt64)
+		before = b.Op("Slice", all, b.Int64s(0), g.length, one)
+		last = b.Op("Slice", all, g.length, end, one)
+	} else {
+		row := onnx.IntAttr("batch_dims", 1)
+		before = b.Op("GatherND", all, g.before, row)
+		last = b.Op("GatherND", all, g.last, row)
+	}
+	b.Op("Transpose", last, onnx.IntsAttr("perm", 0, 2, 1, 3), onnx.As(present(i, state)))
+	mix := b.Op("Sigmoid", g.shaped(g.linear(h, name), int64(g.c.KVHeads), 1))
+	return b.Op("Add", y, b.Op("Mul", mix, b.Op("Sub", before, y)))
+}
+
+// field computes field, level and slope of layer i from its normalised input.
+func (g *onnxGraph) field(i int, h onnx.Value, a *heads) {
+	b, c := g.b, g.c
+	keep := onnx.None // [B, 1, T]
+	if g.keep != onnx.None {
+		keep = b.Op("Unsqueeze", g.keep, b.Int64s(1))
+	}
+	if c.Field == model.FieldNone {
+		// Slope 0 is plain softmax; levels only say what is padded.
+		shape := b.Op("Concat", g.batch, b.Int64s(1), g.length, onnx.IntAttr("axis", 0))
+		a.in.Field = b.Op("Expand", g.scalar(0), shape)
+		a.in.Level = g.skipPadding(keep, a.in.Field)
+		a.in.Slope = b.Floats(0)
+		return
+	}
+	name := fmt.Sprintf("blk.%d.attn_", i)
+	hf := int64(c.FieldHeads)
+	// All in float64: the error of an increment adds up along the sequence.
+	inc := g.fieldActivation(g.headsFirst(h, name+"field"))
+	if keep != onnx.None && c.Field == model.FieldWalk {
+		inc = b.Op("Where", keep, inc, b.Scalar(onnx.Double, 0))
+	}
+	field := inc
+	if c.Field == model.FieldWalk {
+		field = g.walk(i, inc, a)
+	}
+	level := field
+	switch c.Level {
+	case model.LevelOffset:
+		offset := b.Op("Cast", g.weight(name+"level.bias"), onnx.To(onnx.Double))
+		level = b.Op("Add", field, b.Op("Unsqueeze", offset, b.Int64s(1)))
+	case model.LevelRelative:
+		level = b.Op("Add", field, g.headsFirst(h, name+"level"))
+	case model.LevelAbsolute:
+		level = g.headsFirst(h, name+"level")
+	}
+	a.in.Field = b.Op("Cast", field, onnx.To(onnx.Float))
+	a.in.Level = g.skipPadding(keep, b.Op("Cast", level, onnx.To(onnx.Float)))
+	if a.in.Slope = g.weight(name + "slope.weight"); a.in.Slope == onnx.None {
+		a.in.Slope = b.Floats(ones(hf)...)
+	}
+}
+
+func ones(n int64) []float32 {
+	v := make([]float32, n)
+	for i := range v {
+		v[i] = 1
+	}
+	return v
+}
+
+// skipPadding sets the level of padded positions to +inf.
+func (g *onnxGraph) skipPadding(keep, level onnx.Value) onnx.Value {
+	if keep == onnx.None {
+		return level
+	}
+	return g.b.Op("Where", keep, level, g.scalar(math.Inf(1)))
+}
+
+// headsFirst is a projection to one number a field head, as float64 [B, Hf, T].
+// The matrix may be absent, then the bias, [Hf], counts everywhere.
+func (g *onnxGraph) headsFirst(h onnx.Value, name string) onnx.Value {
+	b, hf := g.b, int64(g.c.FieldHeads)
+	var z onnx.Value // [B, T, Hf]
+	switch {
+	case g.weight(name+".weight") != onnx.None:
+		z = g.shaped(g.linear(h, name), hf)
+	case g.weight(name+".bias") != onnx.None:
+		z = b.Op("Expand", g.weight(name+".bias"), b.Op("Concat", g.tokens, b.Int64s(hf), onnx.IntAttr("axis", 0)))
+	default:
+		z = b.Op("Expand", g.scalar(0), b.Op("Concat", g.tokens, b.Int64s(hf), onnx.IntAttr("axis", 0)))
+	}
+	return b.Op("Cast", g.transpose(z, 0, 2, 1), onnx.To(onnx.Double))
+}
+
+// fieldActivation applies the activation of a field, in float64.
+func (g *onnxGraph) fieldActivation(z onnx.Value) onnx.Value {
+	b := g.b
+	softplus := func(z onnx.Value) onnx.Value { // max(z, 0) + log(1 + exp(-|z|))
+		small := b.Op("Exp", b.Op("Neg", b.Op("Abs", z)))
+		log := b.Op("Log", b.Op("Add", small, b.Scalar(onnx.Double, 1)))
+		return b.Op("Add", b.Op("Max", z, b.Scalar(onnx.Double, 0)), log)
+	}
+	switch g.c.FieldActivation {
+	case model.Tanh:
+		return b.Op("Tanh", z)
+	case model.LogSigmoid:
+		return b.Op("Neg", softplus(b.Op("Neg", z)))
+	case model.NegSoftplus:
+		return b.Op("Neg", softplus(z))
+	}
+	return z
+}
+
+// walk sums the increments, [B, Hf, T], in float64, on from the state. What comes
+// out is relative to a whole number in the middle of the call's values, so that
+// their rounding to float32 loses least; levels and lows of the past are moved
+// there. After the call they move on to the whole number next to the last value,
+// and what is left of that is carried. Moving by whole numbers loses nothing of
+// float32 levels near the base.
+func (g *onnxGraph) walk(i int, inc onnx.Value, a *heads) onnx.Value {
+	b := g.b
+	axis := b.Int64s(2)
+	field := b.Op("CumSum", inc, b.Scalar(onnx.Int64, 2))
+	field = b.Op("Add", field, b.Op("Unsqueeze", onnx.Value(past(i, "field")), axis))
+	span := b.Op("Add", g.reduce("ReduceMax", field, 2), g.reduce("ReduceMin", field, 2))
+	middle := b.Op("Round", b.Op("Mul", span, b.Scalar(onnx.Double, 0.5))) // [B, Hf, 1]
+	field = b.Op("Sub", field, middle)
+	move := b.Op("Cast", middle, onnx.To(onnx.Float))
+	a.in.PastLevel = b.Op("Sub", onnx.Value(past(i, "level")), move)
+	a.in.PastLow = b.Op("Sub", onnx.Value(past(i, "low")), move)
+
+	last := b.Op("Slice", field, b.Int64s(-1), b.Int64s(math.MaxInt64), axis) // [B, Hf, 1]
+	base := b.Op("Round", last)
+	a.base = b.Op("Cast", base, onnx.To(onnx.Float))
+	b.Op("Squeeze", b.Op("Sub", last, base), axis, onnx.As(present(i, "field")))
+	return field
+}
+
+// attend runs the operator, and gives its state back.
+func (g *onnxGraph) attend(i int, a heads) (onnx.Value, error) {
+	b, c := g.b, g.c
+	a.in.PastKey, a.in.PastValue = onnx.Value(past(i, "key")), onnx.Value(past(i, "value"))
+	if a.base == onnx.None {
+		a.in.PastLevel, a.in.PastLow = onnx.Value(past(i, "level")), onnx.Value(past(i, "low"))
+	}
+	o := onnxbody.Options{Interval: string(c.Interval), Scale: c.Scale}
+	o.Names = []string{"", present(i, "key"), present(i, "value"), present(i, "level"), present(i, "low")}
+	if a.base != onnx.None { // they move before they are given back
+		o.Names = o.Names[:3]
+	}
+	var out onnxbody.Outputs
+	var err error
+	switch g.o.Op {
+	case ONNXInline:
+		out, err = onnxbody.Inline(b, a.in, o)
+	case ONNXAttention:
+		out, err = onnxbody.Attention(b, a.in, int64(c.Heads), int64(g.fieldHeads()), o)
+	default:
+		out, err = onnxbody.Node(b, a.in, o)
+	}
+	if err != nil {
+		return onnx.None, err
+	}
+	if a.base != onnx.None {
+		b.Op("Sub", out.PresentLevel, a.base, onnx.As(present(i, "level")))
+		b.Op("Sub", out.PresentLow, a.base, onnx.As(present(i, "low")))
+	}
+	return out.Output, nil
+}
+
+// logits gives the logits of all positions, or of the last real one.
+func (g *onnxGraph) logits(x onnx.Value) {
+	b, c := g.b, g.c
+	positions := any(newLength)
+	shape := g.tokens
+	if g.o.LastLogits {
+		positions = 1
+		x = g.lastRow(x)
+		shape = b.Op("Concat", g.batch, b.Int64s(1), onnx.IntAttr("axis", 0))
+	}
+	x = g.rms(x, g.weight("output_norm.weight"), c.NormEps)
+	output := "output.weight"
+	if g.weights[output] == nil { // tied
+		output = "token_embd.weight"
+	}
+	y := b.Op("Gemm", x, g.weight(output), onnx.IntAttr("transB", 1))
+	shape = b.Op("Concat", shape, b.Int64s(int64(c.VocabSize)), onnx.IntAttr("axis", 0))
+	b.Output(b.Op("Reshape", y, shape, onnx.As("logits")), onnx.TensorOf(onnx.Float, batchSize, positions, c.VocabSize))
+}
+
+// lastRow is the row of the last real position of each sequence, [B, D].
+func (g *onnxGraph) lastRow(x onnx.Value) onnx.Value {
+	b := g.b
+	x = g.shaped(x, int64(g.c.Hidden))
+	if g.keep == onnx.None {
+		x = b.Op("Slice", x, b.Int64s(-1), b.Int64s(math.MaxInt64), b.Int64s(1))
+		return b.Op("Squeeze", x, b.Int64s(1))
+	}
+	one := b.Scalar(onnx.Int64, 1)
+	places := b.Op("Range", one, b.Op("Add", b.Op("Squeeze", g.length), one), one)
+	places = b.Op("Where", g.keep, places, b.Scalar(onnx.Int64, 0))
+	last := b.Op("ArgMax", places, onnx.IntAttr("axis", 1), onnx.IntAttr("keepdims", 1)) // [B, 1]
+	return b.Op("GatherND", x, last, onnx.IntAttr("batch_dims", 1))
+}
