@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -164,5 +165,55 @@ func TestProgress(t *testing.T) {
 	_, _, err := say(t, "ab", Options{Predict: 1, Chunk: 2, Progress: func(n int) { fed = append(fed, n) }})
 	if err != nil || len(fed) != 2 || fed[0] != 2 || fed[1] != 3 {
 		t.Errorf("fed %v, %v", fed, err)
+	}
+}
+
+// TestPending holds what was fed, with what waits, against all tokens.
+func TestPending(t *testing.T) {
+	tok := passkeyTokenizer(t)
+	text, err := tok.Encode("The tall sailor<|end|>", tokenizer.EncodeOptions{ParseSpecial: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	prompt := []int32{0, 5, 9, 7, 8}
+	p := sample.Defaults()
+	p.Temp = 0
+	for name, c := range map[string]struct {
+		o       Options
+		chunks  int // of the prompt, after which the run is cancelled
+		reason  Reason
+		pending []int32
+	}{
+		"limit":          {Options{Predict: 2}, -1, ByLimit, text[1:2]},
+		"end":            {Options{Predict: -1, End: []int32{1}}, -1, ByEnd, []int32{1}},
+		"stop":           {Options{Predict: -1, Stop: []string{"ta"}}, -1, ByStop, nil},
+		"nothing":        {Options{}, -1, ByLimit, prompt[4:]},
+		"cancelled":      {Options{Predict: -1, Chunk: 2}, 0, ByCancel, prompt},
+		"cancelled at 4": {Options{Predict: -1, Chunk: 2}, 2, ByCancel, prompt[4:]},
+		"cancelled at 5": {Options{Predict: -1, Chunk: 2}, 3, ByCancel, text[:1]},
+		"nothing, at 2":  {Options{Chunk: 2}, 1, ByCancel, prompt[2:]},
+	} {
+		ctx, cancel := context.WithCancel(context.Background())
+		if c.chunks == 0 {
+			cancel()
+		}
+		c.o.Progress = func(int) {
+			if c.chunks--; c.chunks == 0 {
+				cancel()
+			}
+		}
+		s := &script{ids: text, vocab: tok.VocabSize()}
+		res, err := Run(ctx, s, tok, sample.New(p, 0), prompt, c.o, nil)
+		cancel()
+		all := slices.Concat(prompt, res.Tokens)
+		if c.pending == nil {
+			c.pending = all[len(all)-1:]
+		}
+		if err != nil || res.Reason != c.reason || !slices.Equal(res.Pending, c.pending) {
+			t.Errorf("%s: %v, %s, %v waits, expected %s, %v", name, err, res.Reason, res.Pending, c.reason, c.pending)
+		}
+		if got := slices.Concat(s.fed, res.Pending); !slices.Equal(got, all) {
+			t.Errorf("%s: fed and waiting %v, expected %v", name, got, all)
+		}
 	}
 }
