@@ -91,13 +91,14 @@ func isSkipped(b *onnx.Builder, level onnx.Value) onnx.Value {
 	return b.Op("IsInf", level, onnx.IntAttr("detect_negative", 0))
 }
 
-// tensorOf is the type of a value inside a nested graph, whose shape follows
-// from the graph around it.
-func tensorOf(t onnx.DataType) *onnx.Type { return &onnx.Type{Kind: onnx.TypeTensor, Elem: t} }
-
-// nestedInput declares an input of a nested graph.
-func nestedInput(b *onnx.Builder, stem string, t onnx.DataType) onnx.Value {
-	return b.Input(b.Fresh(stem), tensorOf(t))
+// ranked is the type of a value inside a nested graph: its sizes follow from the
+// graph around it, the number of dimensions must be there for a Scan.
+func ranked(t onnx.DataType, rank int) *onnx.Type {
+	typ := onnx.TensorOf(t)
+	for range rank {
+		typ.Dims = append(typ.Dims, onnx.Dim{Size: -1})
+	}
+	return typ
 }
 
 // as names the i-th output.
@@ -241,13 +242,13 @@ func (w *writer) diagonal() *diagonal {
 	start := b.Op("Expand", w.inf, join(b, 0, w.batch, w.hf, d.n, b.Op("Add", d.c, one)))
 
 	scan := b.Sub("lows")
-	low := nestedInput(scan, "low", onnx.Float)     // [B, Hf, N, C+1]
-	now := nestedInput(scan, "field", onnx.Float)   // [B, Hf, N]
-	last := nestedInput(scan, "lowers", onnx.Int64) // scalar
+	low := scan.Input(scan.Fresh("low"), ranked(onnx.Float, 4))     // [B, Hf, N, C+1]
+	now := scan.Input(scan.Fresh("field"), ranked(onnx.Float, 3))   // [B, Hf, N]
+	last := scan.Input(scan.Fresh("lowers"), ranked(onnx.Int64, 0)) // scalar
 	lowered := scan.Op("LessOrEqual", columns, last)
 	low = scan.Op("Min", low, scan.Op("Where", lowered, unsqueeze(scan, now, -1), w.inf))
-	scan.Output(low, tensorOf(onnx.Float))
-	scan.Output(scan.Op("Identity", low), tensorOf(onnx.Float))
+	scan.Output(low, ranked(onnx.Float, 4))
+	scan.Output(scan.Op("Identity", low), ranked(onnx.Float, 4))
 	// The scanned axis is the first: not every runtime takes another.
 	out := b.Ops(2, "Scan", start, transpose(b, field, 3, 0, 1, 2), lowers,
 		onnx.IntAttr("num_scan_inputs", 2), onnx.Body("body", scan))
@@ -313,8 +314,8 @@ func (w *writer) single(d *diagonal, low0 onnx.Value) *onnx.Builder {
 	k.level = slice(b, w.level, b.Int64s(0), w.p, 2)
 	k.skip = slice(b, w.skip, b.Int64s(0), w.p, 2)
 	y, low := w.attend(b, k)
-	b.Output(low, tensorOf(onnx.Float))
-	b.Output(y, tensorOf(onnx.Float))
+	b.Output(low, ranked(onnx.Float, 3))
+	b.Output(y, ranked(onnx.Float, 5))
 	return b
 }
 
@@ -325,9 +326,9 @@ func (w *writer) loop(d *diagonal, low0 onnx.Value) *onnx.Builder {
 	query := outer.Op("Pad", w.query, pads, w.zero)
 
 	b := outer.Sub("block")
-	n := b.Input(b.Fresh("n"), onnx.TensorOf(onnx.Int64))
-	more := b.Input(b.Fresh("more"), onnx.TensorOf(onnx.Bool))
-	low := nestedInput(b, "low", onnx.Float) // [B, Hf, L-C]
+	n := b.Input(b.Fresh("n"), ranked(onnx.Int64, 0))
+	more := b.Input(b.Fresh("more"), ranked(onnx.Bool, 0))
+	low := b.Input(b.Fresh("low"), ranked(onnx.Float, 3)) // [B, Hf, L-C]
 	zero := b.Int64s(0)
 	first := b.Op("Mul", b.Op("Reshape", n, b.Int64s(1)), d.c)
 	last := b.Op("Add", first, d.c)
@@ -343,9 +344,9 @@ func (w *writer) loop(d *diagonal, low0 onnx.Value) *onnx.Builder {
 		prefixLast: nth(d.prefixLast), lowLast: slice(b, nth(d.lowLast), zero, columns, 2),
 		c: d.c, l: to,
 	})
-	b.Output(b.Op("Identity", more), tensorOf(onnx.Bool))
-	b.Output(low, tensorOf(onnx.Float))
-	b.Output(y, tensorOf(onnx.Float))
+	b.Output(b.Op("Identity", more), ranked(onnx.Bool, 0))
+	b.Output(low, ranked(onnx.Float, 3))
+	b.Output(y, ranked(onnx.Float, 5))
 
 	yes, _ := onnx.ScalarTensor("", onnx.Bool, 1)
 	out := outer.Ops(2, "Loop", d.trips, outer.Const(yes), low0, onnx.Body("body", b))
@@ -354,8 +355,8 @@ func (w *writer) loop(d *diagonal, low0 onnx.Value) *onnx.Builder {
 	any := outer.Int64s(-1)
 	ys := reshape(outer, out[1], d.n, w.batch, w.hf, any, d.c, w.dv)
 	ys = reshape(outer, transpose(outer, ys, 1, 2, 3, 0, 4, 5), w.batch, w.hf, any, d.length, w.dv)
-	outer.Output(out[0], tensorOf(onnx.Float))
-	outer.Output(slice(outer, ys, outer.Int64s(0), w.t, 3), tensorOf(onnx.Float))
+	outer.Output(out[0], ranked(onnx.Float, 3))
+	outer.Output(slice(outer, ys, outer.Int64s(0), w.t, 3), ranked(onnx.Float, 5))
 	return outer
 }
 
@@ -377,9 +378,9 @@ func (w *writer) attention(queryHeads, fieldHeads int64) Outputs {
 	hide := b.Scalar(onnx.Float, -hidden)
 
 	scan := b.Sub("rows")
-	low := nestedInput(scan, "low", onnx.Float)     // [B, Hf, S]
-	now := nestedInput(scan, "field", onnx.Float)   // [B, Hf]
-	at := nestedInput(scan, "position", onnx.Int64) // scalar
+	low := scan.Input(scan.Fresh("low"), ranked(onnx.Float, 3))     // [B, Hf, S]
+	now := scan.Input(scan.Fresh("field"), ranked(onnx.Float, 2))   // [B, Hf]
+	at := scan.Input(scan.Fresh("position"), ranked(onnx.Int64, 0)) // scalar
 	lowers := "Less"
 	if w.o.Interval == Inclusive {
 		lowers = "LessOrEqual"
@@ -387,8 +388,8 @@ func (w *writer) attention(queryHeads, fieldHeads int64) Outputs {
 	low = scan.Op("Min", low, scan.Op("Where", scan.Op(lowers, columns, at), unsqueeze(scan, now, -1), w.inf))
 	row := scan.Op("Mul", scan.Op("Relu", scan.Op("Sub", w.level, low)), slope)
 	unseen := scan.Op("Or", w.skip, scan.Op("Greater", columns, at))
-	scan.Output(low, tensorOf(onnx.Float))
-	scan.Output(scan.Op("Where", unseen, hide, row), tensorOf(onnx.Float))
+	scan.Output(low, ranked(onnx.Float, 3))
+	scan.Output(scan.Op("Where", unseen, hide, row), ranked(onnx.Float, 3))
 	out := b.Ops(2, "Scan", start, transpose(b, w.field, 2, 0, 1), positions,
 		onnx.IntAttr("num_scan_inputs", 2), onnx.Body("body", scan))
 	mask := transpose(b, out[1], 1, 2, 0, 3) // [B, Hf, T, S]

@@ -68,24 +68,20 @@ func TestONNXOptions(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ids := modeltest.Tokens(100, c.VocabSize, uint64(n))
+			ids := modeltest.Tokens(pieceLen+20, c.VocabSize, uint64(n))
 			want, err := modeltest.Reference(m).Forward(nil, ints(ids))
 			if err != nil {
 				t.Fatal(err)
 			}
-			for i, o := range forms {
-				if i != 0 && i != 1+n%2 {
-					continue
-				}
-				o.Options = unread(quant.F32)
-				path, _ := writeONNX(t, src, o)
-				python.Check(t, path)
-				s := python.Load(t, path, onnxtest.Runtime)
-				for _, calls := range []int{len(ids), 37, 1} {
-					got := slices.Concat(s.FeedAll(t, ids, calls)...)
-					if d := farthest(got, want); !(d <= 2e-5) {
-						t.Errorf("%s, %d at a time: a logit differs by %g", o.Op, calls, d)
-					}
+			o := forms[n%len(forms)]
+			o.Options = unread(quant.F32)
+			path, _ := writeONNX(t, src, o)
+			python.Check(t, path)
+			s := python.Load(t, path, onnxtest.Runtime)
+			for _, calls := range []int{len(ids), 37, 1} {
+				got := slices.Concat(s.FeedAll(t, ids, calls)...)
+				if d := farthest(got, want); !(d <= 2e-5) {
+					t.Errorf("%s, %d at a time: a logit differs by %g", o.Op, calls, d)
 				}
 			}
 		})
@@ -144,51 +140,50 @@ func TestONNXPadding(t *testing.T) {
 	python := onnxtest.Start(t)
 	variations := modeltest.Options()
 	for n, name := range []string{"plain", "fox pro", "softmax rope", "partial rope, shared norm", "value width, value shift", "direct absolute", "inclusive relative"} {
-		for _, op := range []string{ONNXFunction, ONNXAttention} {
-			t.Run(name+", "+op, func(t *testing.T) {
-				c := modeltest.Config()
-				variations[name](&c)
-				src := randomFile(c, false)
-				path, _ := writeONNX(t, src, ONNXOptions{Options: unread(quant.F32), Op: op})
-				s := python.Load(t, path, onnxtest.Runtime)
-				lastPath, _ := writeONNX(t, src, ONNXOptions{Options: unread(quant.F32), Op: op, LastLogits: true})
-				last := python.Load(t, lastPath, onnxtest.Runtime)
+		op := []string{ONNXFunction, ONNXAttention, ONNXInline}[n%3]
+		t.Run(name+", "+op, func(t *testing.T) {
+			c := modeltest.Config()
+			variations[name](&c)
+			src := randomFile(c, false)
+			path, _ := writeONNX(t, src, ONNXOptions{Options: unread(quant.F32), Op: op})
+			s := python.Load(t, path, onnxtest.Runtime)
+			lastPath, _ := writeONNX(t, src, ONNXOptions{Options: unread(quant.F32), Op: op, LastLogits: true})
+			last := python.Load(t, lastPath, onnxtest.Runtime)
 
-				var sequences [][]int32
-				var alone [][][]float64
-				for i := range 3 {
-					ids := modeltest.Tokens(90, c.VocabSize, uint64(10*n+i))
-					sequences = append(sequences, ids)
-					alone = append(alone, s.FeedAll(t, ids, len(ids)))
+			var sequences [][]int32
+			var alone [][][]float64
+			for i := range 3 {
+				ids := modeltest.Tokens(90, c.VocabSize, uint64(10*n+i))
+				sequences = append(sequences, ids)
+				alone = append(alone, s.FeedAll(t, ids, len(ids)))
+			}
+			d, dLast := s.NewDecoder(t, 3), last.NewDecoder(t, 3)
+			from := []int{0, 0, 0}
+			for call, to := range [][]int{{70, 5, 33}, {75, 76, 33}, {80, 79, 90}, {81, 80, 90}, {82, 81, 90}} {
+				p := pad(sequences, from, to, call != 1)
+				step := onnxtest.Step{IDs: p.ids, Mask: p.mask, Positions: p.positions}
+				if call%2 == 1 {
+					step.Mask = nil
+					for _, row := range p.mask {
+						step.Mask = append(step.Mask, append([]int64{0, 1, 0}, row...))
+					}
 				}
-				d, dLast := s.NewDecoder(t, 3), last.NewDecoder(t, 3)
-				from := []int{0, 0, 0}
-				for call, to := range [][]int{{70, 5, 33}, {75, 76, 33}, {80, 79, 90}, {81, 80, 90}, {82, 81, 90}} {
-					p := pad(sequences, from, to, call != 1)
-					step := onnxtest.Step{IDs: p.ids, Mask: p.mask, Positions: p.positions}
-					if call%2 == 1 {
-						step.Mask = nil
-						for _, row := range p.mask {
-							step.Mask = append(step.Mask, append([]int64{0, 1, 0}, row...))
+				got, gotLast := d.Feed(t, step), dLast.Feed(t, step)
+				for i := range sequences {
+					for j, k := range p.at[i] {
+						if diff := farthest(got[i][k], alone[i][from[i]+j]); !(diff <= 3e-5) {
+							t.Fatalf("call %d, sequence %d, token %d: a logit differs by %g", call, i, from[i]+j, diff)
 						}
 					}
-					got, gotLast := d.Feed(t, step), dLast.Feed(t, step)
-					for i := range sequences {
-						for j, k := range p.at[i] {
-							if diff := farthest(got[i][k], alone[i][from[i]+j]); !(diff <= 3e-5) {
-								t.Fatalf("call %d, sequence %d, token %d: a logit differs by %g", call, i, from[i]+j, diff)
-							}
-						}
-						if n := len(p.at[i]); n > 0 {
-							if diff := farthest(gotLast[i][0], got[i][p.at[i][n-1]]); !(diff <= 1e-5) || len(gotLast[i]) != 1 {
-								t.Fatalf("call %d, sequence %d: the last logits differ by %g", call, i, diff)
-							}
+					if n := len(p.at[i]); n > 0 {
+						if diff := farthest(gotLast[i][0], got[i][p.at[i][n-1]]); !(diff <= 1e-5) || len(gotLast[i]) != 1 {
+							t.Fatalf("call %d, sequence %d: the last logits differ by %g", call, i, diff)
 						}
 					}
-					from = to
 				}
-			})
-		}
+				from = to
+			}
+		})
 	}
 }
 

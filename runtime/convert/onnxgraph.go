@@ -40,6 +40,7 @@ type onnxGraph struct {
 	before        onnx.Value            // [B, T, 1], where the last real position before each is in state and new positions joined
 	last          onnx.Value            // [B, 1, 1], the same for after the last position
 	cos, sin      onnx.Value            // [B, 1, T, RopeDim/2]
+	long          onnx.Value            // bool, whether T is above pieceLen
 
 	outputs map[string]*onnx.Type // the states after the call
 	order   []string
@@ -354,12 +355,6 @@ func (g *onnxGraph) states(i int) {
 	}
 }
 
-// heads is what one layer attends with.
-type heads struct {
-	in   onnxbody.Inputs
-	base onnx.Value // [B, Hf, 1] float32, how far the walk's base moves; None without a walk
-}
-
 // layer adds block i to x, [B*T, D].
 func (g *onnxGraph) layer(i int, x *onnx.Value) error {
 	defer g.b.Scope(fmt.Sprintf("layer.%d", i))()
@@ -385,9 +380,7 @@ func (g *onnxGraph) layer(i int, x *onnx.Value) error {
 	if c.RopeDim > 0 {
 		q, k = g.rotate(q), g.rotate(k)
 	}
-	a := heads{in: onnxbody.Inputs{Query: q, Key: k, Value: v}}
-	g.field(i, h, &a)
-	y, err := g.attend(i, a) // [B, Hq, T, dv]
+	y, err := g.attention(i, q, k, v, h) // [B, Hq, T, dv]
 	if err != nil {
 		return err
 	}
@@ -429,157 +422,6 @@ func (g *onnxGraph) shift(i int, state string, y, h onnx.Value, name string) onn
 	b.Op("Transpose", last, onnx.IntsAttr("perm", 0, 2, 1, 3), onnx.As(present(i, state)))
 	mix := b.Op("Sigmoid", g.shaped(g.linear(h, name), int64(g.c.KVHeads), 1))
 	return b.Op("Add", y, b.Op("Mul", mix, b.Op("Sub", before, y)))
-}
-
-// field computes field, level and slope of layer i from its normalised input.
-func (g *onnxGraph) field(i int, h onnx.Value, a *heads) {
-	b, c := g.b, g.c
-	keep := onnx.None // [B, 1, T]
-	if g.keep != onnx.None {
-		keep = b.Op("Unsqueeze", g.keep, b.Int64s(1))
-	}
-	if c.Field == model.FieldNone {
-		// Slope 0 is plain softmax; levels only say what is padded.
-		shape := b.Op("Concat", g.batch, b.Int64s(1), g.length, onnx.IntAttr("axis", 0))
-		a.in.Field = b.Op("Expand", g.scalar(0), shape)
-		a.in.Level = g.skipPadding(keep, a.in.Field)
-		a.in.Slope = b.Floats(0)
-		return
-	}
-	name := fmt.Sprintf("blk.%d.attn_", i)
-	hf := int64(c.FieldHeads)
-	// All in float64: the error of an increment adds up along the sequence.
-	inc := g.fieldActivation(g.headsFirst(h, name+"field"))
-	if keep != onnx.None && c.Field == model.FieldWalk {
-		inc = b.Op("Where", keep, inc, b.Scalar(onnx.Double, 0))
-	}
-	field := inc
-	if c.Field == model.FieldWalk {
-		field = g.walk(i, inc, a)
-	}
-	level := field
-	switch c.Level {
-	case model.LevelOffset:
-		offset := b.Op("Cast", g.weight(name+"level.bias"), onnx.To(onnx.Double))
-		level = b.Op("Add", field, b.Op("Unsqueeze", offset, b.Int64s(1)))
-	case model.LevelRelative:
-		level = b.Op("Add", field, g.headsFirst(h, name+"level"))
-	case model.LevelAbsolute:
-		level = g.headsFirst(h, name+"level")
-	}
-	a.in.Field = b.Op("Cast", field, onnx.To(onnx.Float))
-	a.in.Level = g.skipPadding(keep, b.Op("Cast", level, onnx.To(onnx.Float)))
-	if a.in.Slope = g.weight(name + "slope.weight"); a.in.Slope == onnx.None {
-		a.in.Slope = b.Floats(ones(hf)...)
-	}
-}
-
-func ones(n int64) []float32 {
-	v := make([]float32, n)
-	for i := range v {
-		v[i] = 1
-	}
-	return v
-}
-
-// skipPadding sets the level of padded positions to +inf.
-func (g *onnxGraph) skipPadding(keep, level onnx.Value) onnx.Value {
-	if keep == onnx.None {
-		return level
-	}
-	return g.b.Op("Where", keep, level, g.scalar(math.Inf(1)))
-}
-
-// headsFirst is a projection to one number a field head, as float64 [B, Hf, T].
-// The matrix may be absent, then the bias, [Hf], counts everywhere.
-func (g *onnxGraph) headsFirst(h onnx.Value, name string) onnx.Value {
-	b, hf := g.b, int64(g.c.FieldHeads)
-	var z onnx.Value // [B, T, Hf]
-	switch {
-	case g.weight(name+".weight") != onnx.None:
-		z = g.shaped(g.linear(h, name), hf)
-	case g.weight(name+".bias") != onnx.None:
-		z = b.Op("Expand", g.weight(name+".bias"), b.Op("Concat", g.tokens, b.Int64s(hf), onnx.IntAttr("axis", 0)))
-	default:
-		z = b.Op("Expand", g.scalar(0), b.Op("Concat", g.tokens, b.Int64s(hf), onnx.IntAttr("axis", 0)))
-	}
-	return b.Op("Cast", g.transpose(z, 0, 2, 1), onnx.To(onnx.Double))
-}
-
-// fieldActivation applies the activation of a field, in float64.
-func (g *onnxGraph) fieldActivation(z onnx.Value) onnx.Value {
-	b := g.b
-	softplus := func(z onnx.Value) onnx.Value { // max(z, 0) + log(1 + exp(-|z|))
-		small := b.Op("Exp", b.Op("Neg", b.Op("Abs", z)))
-		log := b.Op("Log", b.Op("Add", small, b.Scalar(onnx.Double, 1)))
-		return b.Op("Add", b.Op("Max", z, b.Scalar(onnx.Double, 0)), log)
-	}
-	switch g.c.FieldActivation {
-	case model.Tanh:
-		return b.Op("Tanh", z)
-	case model.LogSigmoid:
-		return b.Op("Neg", softplus(b.Op("Neg", z)))
-	case model.NegSoftplus:
-		return b.Op("Neg", softplus(z))
-	}
-	return z
-}
-
-// walk sums the increments, [B, Hf, T], in float64, on from the state. What comes
-// out is relative to a whole number in the middle of the call's values, so that
-// their rounding to float32 loses least; levels and lows of the past are moved
-// there. After the call they move on to the whole number next to the last value,
-// and what is left of that is carried. Moving by whole numbers loses nothing of
-// float32 levels near the base.
-func (g *onnxGraph) walk(i int, inc onnx.Value, a *heads) onnx.Value {
-	b := g.b
-	axis := b.Int64s(2)
-	field := b.Op("CumSum", inc, b.Scalar(onnx.Int64, 2))
-	field = b.Op("Add", field, b.Op("Unsqueeze", onnx.Value(past(i, "field")), axis))
-	span := b.Op("Add", g.reduce("ReduceMax", field, 2), g.reduce("ReduceMin", field, 2))
-	middle := b.Op("Round", b.Op("Mul", span, b.Scalar(onnx.Double, 0.5))) // [B, Hf, 1]
-	field = b.Op("Sub", field, middle)
-	move := b.Op("Cast", middle, onnx.To(onnx.Float))
-	a.in.PastLevel = b.Op("Sub", onnx.Value(past(i, "level")), move)
-	a.in.PastLow = b.Op("Sub", onnx.Value(past(i, "low")), move)
-
-	last := b.Op("Slice", field, b.Int64s(-1), b.Int64s(math.MaxInt64), axis) // [B, Hf, 1]
-	base := b.Op("Round", last)
-	a.base = b.Op("Cast", base, onnx.To(onnx.Float))
-	b.Op("Squeeze", b.Op("Sub", last, base), axis, onnx.As(present(i, "field")))
-	return field
-}
-
-// attend runs the operator, and gives its state back.
-func (g *onnxGraph) attend(i int, a heads) (onnx.Value, error) {
-	b, c := g.b, g.c
-	a.in.PastKey, a.in.PastValue = onnx.Value(past(i, "key")), onnx.Value(past(i, "value"))
-	if a.base == onnx.None {
-		a.in.PastLevel, a.in.PastLow = onnx.Value(past(i, "level")), onnx.Value(past(i, "low"))
-	}
-	o := onnxbody.Options{Interval: string(c.Interval), Scale: c.Scale}
-	o.Names = []string{"", present(i, "key"), present(i, "value"), present(i, "level"), present(i, "low")}
-	if a.base != onnx.None { // they move before they are given back
-		o.Names = o.Names[:3]
-	}
-	var out onnxbody.Outputs
-	var err error
-	switch g.o.Op {
-	case ONNXInline:
-		out, err = onnxbody.Inline(b, a.in, o)
-	case ONNXAttention:
-		out, err = onnxbody.Attention(b, a.in, int64(c.Heads), int64(g.fieldHeads()), o)
-	default:
-		out, err = onnxbody.Node(b, a.in, o)
-	}
-	if err != nil {
-		return onnx.None, err
-	}
-	if a.base != onnx.None {
-		b.Op("Sub", out.PresentLevel, a.base, onnx.As(present(i, "level")))
-		b.Op("Sub", out.PresentLow, a.base, onnx.As(present(i, "low")))
-	}
-	return out.Output, nil
 }
 
 // logits gives the logits of all positions, or of the last real one.
