@@ -31,6 +31,7 @@ type page struct {
 	step  []int     // [field head], low takes in all fields up to this step
 	worst []float32 // [field head], no key had a larger penalty when the page was last read
 	dead  []bool    // [field head], every key is dead to float32 from here on
+	alive []uint8   // [field head], the first slot to look at for one that is not
 }
 
 // slotBytes is the size of one key of a group: K, V, level and low.
@@ -55,6 +56,7 @@ func (l layout) newPage() *page {
 		step:  make([]int, l.fieldHeads),
 		worst: make([]float32, l.fieldHeads),
 		dead:  make([]bool, l.fieldHeads),
+		alive: make([]uint8, l.fieldHeads),
 	}
 	nk, nv := l.keyHeads*PageSlots*l.keyDim, l.keyHeads*PageSlots*l.valueDim
 	switch l.typ {
@@ -128,8 +130,14 @@ func (l layout) accumulate(y []float32, p *page, h int, weights []float32) {
 // the kernel looks ahead by itself.
 const foreseenBytes = 2048
 
-// foreseeKeys asks the processor's cache for the beginning of the keys of head h.
-func (l layout) foreseeKeys(p *page, h int) {
+// foreseeKeys asks the processor's cache for the beginning of the keys of head h,
+// and for the levels and lows of field head f.
+func (l layout) foreseeKeys(p *page, h, f int) {
+	if l.fieldHeads > 0 {
+		level, low := p.fields(f, PageSlots)
+		kernels.Prefetch(level)
+		kernels.Prefetch(low)
+	}
 	at, n := h*PageSlots*l.keyDim, PageSlots*l.keyDim
 	switch l.typ {
 	case quant.F16:
