@@ -187,6 +187,7 @@ func (k *keeper) restore(f *generateFlags, r *running) error {
 	}
 	start = time.Now()
 	s, err := k.old.Restore(r.engine, id, r.model.VocabSize)
+	k.close() // Windows does not replace an open file
 	if err != nil {
 		return err
 	}

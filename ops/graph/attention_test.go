@@ -420,6 +420,33 @@ func TestSpecialCases(t *testing.T) {
 	}
 }
 
+// Logits far beyond what the exponential can take, at keys that are seen and at
+// keys that are not yet, overflow neither forward nor backward.
+func TestLargeLogits(t *testing.T) {
+	rng := rand.New(rand.NewPCG(17, 18))
+	x := random(rng, shape{1, 2, 2, 2, 9, 3, 2}, reference.Exclusive, 0.2)
+	x.Scale = 300
+	ref, err := reference.Parallel(x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ones := make([]float64, len(ref.Output))
+	for i := range ones {
+		ones[i] = 1
+	}
+	g, err := reference.Backward(x, ones)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := run(t, goBackend(t), func(in []*gx.Node) []*gx.Node {
+		y := graph.Attention(in[0], in[1], in[2], in[3], in[4], in[5], options(x))
+		return append([]*gx.Node{y}, gx.Gradient(gx.ReduceAllSum(y), in[0], in[3])...)
+	}, inputs(x, dtypes.Float32, dtypes.Float32)...)
+	near(t, "output", floats(t, out[0]), ref.Output, 1e-3)
+	near(t, "gradient of query", floats(t, out[1]), g.Query, 0.3)
+	near(t, "gradient of field", floats(t, out[2]), g.Field, 1e-2)
+}
+
 // A sequence of padding alone gives zeros and no NaN, forward and backward, and
 // so do penalties beyond the range of float32.
 func TestNoKeys(t *testing.T) {

@@ -103,7 +103,13 @@ func (g *Group) load(r *state.Reader, tokens int) {
 	}
 	state.Finite(r, "a field's base", g.clock.base)
 	if g.ledger != nil {
+		proved := slices.Clone(g.ledger.bound)
 		state.Finite(r, "a logit bound", g.ledger.bound)
+		for h, u := range g.ledger.bound {
+			if u < proved[h] { // keys may be gone that should have stayed
+				r.Fail("the bound on the logits of a head is %g, expected at least %g", u, proved[h])
+			}
+		}
 		state.Finite(r, "the weight of removed keys", g.ledger.spent)
 		g.ledger.removed = state.One[float64](r)
 		if !(g.ledger.removed >= 0 && slices.Min(g.ledger.spent) >= 0 && slices.Max(g.ledger.spent) <= g.ledger.eps) {

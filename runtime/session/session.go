@@ -37,6 +37,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/firstpassage/fpa/format/atomicfile"
 	"github.com/firstpassage/fpa/quant"
@@ -122,6 +123,9 @@ func Write(path string, m Meta, ids []int32, s engine.Session) (int64, error) {
 	}
 	if len(meta) > maxMetaBytes {
 		return 0, fmt.Errorf("%s: the conversation has %d bytes, at most %d can be saved", path, len(meta), maxMetaBytes)
+	}
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target // the file is replaced, not the link to it
 	}
 	mode := fs.FileMode(0o600)
 	if info, err := os.Stat(path); err == nil {

@@ -203,6 +203,22 @@ func TestPermissions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	m := session.Meta{Model: identity, CacheType: "f16", Cache: session.Policy{Mode: cache.Off}}
+	if _, err := session.Write(link, m, nil, s); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Lstat(link); err != nil || info.Mode()&fs.ModeSymlink == 0 {
+		t.Errorf("%v: the link was replaced", err)
+	}
+	if f, err := session.Open(path); err != nil || len(f.IDs) != 0 {
+		t.Errorf("%v: the file behind the link was not written", err)
+	} else {
+		f.Close()
+	}
 }
 
 // TestWriteFails leaves the old file as it was.

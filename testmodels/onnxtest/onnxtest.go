@@ -89,9 +89,10 @@ type Python struct {
 	out *bufio.Reader
 }
 
-// Start starts the process. Without Python, onnx or onnxruntime the test is
-// skipped, or fails when FPA_REQUIRE_ORACLES is 1.
-func Start(t testing.TB) *Python {
+// Start starts the process; sessions of ONNX Runtime register the libraries of custom
+// operators named. Without Python, onnx or onnxruntime the test is skipped, or fails
+// when FPA_REQUIRE_ORACLES is 1.
+func Start(t testing.TB, libraries ...string) *Python {
 	t.Helper()
 	name := os.Getenv("FPA_PYTHON")
 	if name == "" {
@@ -104,7 +105,7 @@ func Start(t testing.TB) *Python {
 		}
 		t.Skip(msg)
 	}
-	cmd := exec.Command(name, "-c", script)
+	cmd := exec.Command(name, append([]string{"-c", script}, libraries...)...)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -1,5 +1,5 @@
 # Runs ONNX models for tests. A request is a line of JSON, then the data of its
-# tensors; so is the answer.
+# tensors; so is the answer. The arguments are libraries of custom operators.
 import json
 import sys
 
@@ -28,6 +28,8 @@ def load(path, engine):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.log_severity_level = 4
+        for library in sys.argv[1:]:
+            options.register_custom_ops_library(library)
         model = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         types = {"float": "float32", "double": "float64"}
         inputs = []
