@@ -42,7 +42,7 @@ func (b *blockScratch) resize(g *Group, n int) {
 	b.low, b.tileLow = grow(b.low, g.fieldHeads*PageSlots), grow(b.tileLow, PageSlots)
 	b.none = grow(b.none, PageSlots)
 	if b.own == nil {
-		b.own = g.newPage()
+		b.own = g.newPage(nil)
 	}
 }
 

@@ -48,7 +48,8 @@ func (l layout) slotBytes() int64 {
 	return n + 8*int64(l.fieldHeads)
 }
 
-func (l layout) newPage() *page {
+// newPage makes a page, with its keys and values cut from a slab unless that is nil.
+func (l layout) newPage(from *slab) *page {
 	p := &page{
 		level: make([]float32, l.fieldHeads*PageSlots),
 		low:   make([]float32, l.fieldHeads*PageSlots),
@@ -61,12 +62,12 @@ func (l layout) newPage() *page {
 	nk, nv := l.keyHeads*PageSlots*l.keyDim, l.keyHeads*PageSlots*l.valueDim
 	switch l.typ {
 	case quant.F16:
-		p.k16, p.v16 = make([]uint16, nk), make([]uint16, nv)
+		p.k16, p.v16 = numbers[uint16](from, nk), numbers[uint16](from, nv)
 	case quant.Q8_0:
-		p.k8, p.v8 = make([]int8, nk), make([]int8, nv)
+		p.k8, p.v8 = numbers[int8](from, nk), numbers[int8](from, nv)
 		p.kScale, p.vScale = make([]float32, l.keyHeads*PageSlots), make([]float32, l.keyHeads*PageSlots)
 	default:
-		p.k32, p.v32 = make([]float32, nk), make([]float32, nv)
+		p.k32, p.v32 = numbers[float32](from, nk), numbers[float32](from, nv)
 	}
 	return p
 }
@@ -226,6 +227,8 @@ type pool struct {
 
 	mu   sync.Mutex
 	free []*page
+	made int64 // bytes of all pages made so far
+	slab slab
 }
 
 // maxFree is the number of empty pages kept for reuse; the rest goes back to
@@ -240,7 +243,11 @@ func (p *pool) get() *page {
 		p.free = p.free[:n-1]
 		return page
 	}
-	return p.layout.newPage()
+	p.made += PageSlots * p.layout.slotBytes()
+	if p.made < slabsFrom {
+		return p.layout.newPage(nil)
+	}
+	return p.layout.newPage(&p.slab)
 }
 
 func (p *pool) put(page *page) {
