@@ -138,6 +138,14 @@ func decodeQ6K(dst []float32, src []byte) {
 	}
 }
 
+func roundSums(sums *[3]float64, q []int32, x []float64, inverse, shift, top, bias float64) {
+	if !vector {
+		roundSumsGo(sums, q, x, inverse, shift, top, bias)
+		return
+	}
+	roundSumsAVX2(sums, &q[0], &x[0], len(x), inverse, shift, top, bias)
+}
+
 // scanBulk adds to s what the first elements hold and returns how many bytes
 // they take.
 func scanBulk(s *Stats, d DType, src []byte) (done int) {

@@ -1284,6 +1284,60 @@ block8:
 	VZEROUPPER
 	RET
 
+// func roundSumsAVX2(sums *[3]float64, q *int32, x *float64, n int, inverse float64, shift float64, top float64, bias float64)
+// Requires: AVX
+TEXT ·roundSumsAVX2(SB), NOSPLIT, $0-64
+	// Rounds x*inverse; sums of q, q*q and x*q.
+	MOVQ         sums+0(FP), AX
+	MOVQ         q+8(FP), CX
+	MOVQ         x+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VBROADCASTSD inverse+32(FP), Y0
+	VBROADCASTSD shift+40(FP), Y1
+	VBROADCASTSD top+48(FP), Y2
+	VBROADCASTSD bias+56(FP), Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+
+four9:
+	VMOVUPD      (DX), Y8
+	VMULPD       Y0, Y8, Y9
+	VADDPD       Y1, Y9, Y9
+	VMAXPD       Y4, Y9, Y9
+	VMINPD       Y2, Y9, Y9
+	VCVTTPD2DQY  Y9, X9
+	VMOVDQU      X9, (CX)
+	VCVTDQ2PD    X9, Y9
+	VSUBPD       Y3, Y9, Y9
+	VADDPD       Y9, Y5, Y5
+	VMULPD       Y9, Y9, Y10
+	VADDPD       Y10, Y6, Y6
+	VMULPD       Y8, Y9, Y10
+	VADDPD       Y10, Y7, Y7
+	ADDQ         $0x00000020, DX
+	ADDQ         $0x00000010, CX
+	SUBQ         $0x00000004, BX
+	JNZ          four9
+	VEXTRACTF128 $0x01, Y5, X0
+	VADDPD       X0, X5, X5
+	VPERMILPD    $0x01, X5, X0
+	VADDSD       X0, X5, X5
+	VMOVSD       X5, (AX)
+	VEXTRACTF128 $0x01, Y6, X0
+	VADDPD       X0, X6, X6
+	VPERMILPD    $0x01, X6, X0
+	VADDSD       X0, X6, X6
+	VMOVSD       X6, 8(AX)
+	VEXTRACTF128 $0x01, Y7, X0
+	VADDPD       X0, X7, X7
+	VPERMILPD    $0x01, X7, X0
+	VADDSD       X0, X7, X7
+	VMOVSD       X7, 16(AX)
+	VZEROUPPER
+	RET
+
 // func scanF32AVX2(out *[4][8]uint32, src *byte, n int)
 // Requires: AVX, AVX2
 TEXT ·scanF32AVX2(SB), NOSPLIT, $0-24
@@ -1303,7 +1357,7 @@ TEXT ·scanF32AVX2(SB), NOSPLIT, $0-24
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 
-loop9:
+loop10:
 	VMOVUPS  (CX), Y7
 	VPAND    Y0, Y7, Y7
 	VPCMPEQD Y2, Y7, Y8
@@ -1328,7 +1382,7 @@ loop9:
 	VPMAXSD  Y7, Y3, Y3
 	ADDQ     $0x00000040, CX
 	SUBQ     $0x00000010, DX
-	JNZ      loop9
+	JNZ      loop10
 	VMOVDQU  Y3, (AX)
 	VMOVDQU  Y4, 32(AX)
 	VMOVDQU  Y5, 64(AX)
@@ -1355,7 +1409,7 @@ TEXT ·scanF16AVX2(SB), NOSPLIT, $0-24
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 
-loop10:
+loop11:
 	VCVTPH2PS (CX), Y7
 	VPAND     Y0, Y7, Y7
 	VPCMPEQD  Y2, Y7, Y8
@@ -1380,7 +1434,7 @@ loop10:
 	VPMAXSD   Y7, Y3, Y3
 	ADDQ      $0x00000020, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop10
+	JNZ       loop11
 	VMOVDQU   Y3, (AX)
 	VMOVDQU   Y4, 32(AX)
 	VMOVDQU   Y5, 64(AX)
@@ -1407,7 +1461,7 @@ TEXT ·scanBF16AVX2(SB), NOSPLIT, $0-24
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 
-loop11:
+loop12:
 	VPMOVZXWD (CX), Y7
 	VPSLLD    $0x10, Y7, Y7
 	VPAND     Y0, Y7, Y7
@@ -1434,7 +1488,7 @@ loop11:
 	VPMAXSD   Y7, Y3, Y3
 	ADDQ      $0x00000020, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop11
+	JNZ       loop12
 	VMOVDQU   Y3, (AX)
 	VMOVDQU   Y4, 32(AX)
 	VMOVDQU   Y5, 64(AX)

@@ -17,3 +17,7 @@ func decodeQ4_1(dst []float32, src []byte) { decodeQ4_1Go(dst, src) }
 func decodeQ4K(dst []float32, src []byte)  { decodeQ4KGo(dst, src) }
 func decodeQ5K(dst []float32, src []byte)  { decodeQ5KGo(dst, src) }
 func decodeQ6K(dst []float32, src []byte)  { decodeQ6KGo(dst, src) }
+
+func roundSums(sums *[3]float64, q []int32, x []float64, inverse, shift, top, bias float64) {
+	roundSumsGo(sums, q, x, inverse, shift, top, bias)
+}

@@ -43,9 +43,9 @@ var codecs = [numDTypes]codec{
 	Q8_0:       {decodeQ8_0, encodeQ8_0},
 	Q2_K:       {decode: decodeQ2K},
 	Q3_K:       {decode: decodeQ3K},
-	Q4_K:       {decode: decodeQ4K},
-	Q5_K:       {decode: decodeQ5K},
-	Q6_K:       {decode: decodeQ6K},
+	Q4_K:       {decodeQ4K, encodeQ4K},
+	Q5_K:       {decodeQ5K, encodeQ5K},
+	Q6_K:       {decodeQ6K, encodeQ6K},
 	Q8_K:       {decode: decodeQ8K},
 	IQ4_NL:     {decode: decodeIQ4NL},
 }
@@ -73,8 +73,10 @@ func Decode(dst []float32, d DType, src []byte) error {
 }
 
 // Encode stores the values of src as d, each rounded to nearest, ties to even;
-// block types are rounded as the reference quantiser of GGUF does, byte by
-// byte. dst must be exactly d.Bytes(len(src)) long.
+// blocks of 32 are rounded as the reference quantiser of GGUF does, byte by byte.
+// Q4_K, Q5_K and Q6_K, whose bytes no rule fixes, are searched for the least sum of
+// squared errors; NaN and infinity become finite numbers there. The bytes are the
+// same on every machine. dst must be exactly d.Bytes(len(src)) long.
 func Encode(dst []byte, d DType, src []float32) error {
 	if !CanEncode(d) {
 		return fmt.Errorf("encode: type %s is not supported", d)

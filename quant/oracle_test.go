@@ -32,7 +32,8 @@ for name in sys.argv[2:]:
 `
 
 // TestOracle compares with the gguf Python package: bytes of the encoders on
-// numbers of every size, values of the decoders on random bytes.
+// numbers of every size, values of the decoders on random bytes and on what the
+// encoders make, those of the K types too.
 func TestOracle(t *testing.T) {
 	python := os.Getenv("FPA_PYTHON")
 	if python == "" {
@@ -80,6 +81,9 @@ func TestOracle(t *testing.T) {
 		b := make([]byte, size(d, 1<<14))
 		for i := range b {
 			b[i] = byte(r.Uint32())
+		}
+		if CanEncode(d) { // and what the encoder makes
+			b = append(b, encodeAll(t, d, x)...)
 		}
 		blocks[d] = b
 		write(d.String()+".blocks", b)

@@ -600,7 +600,7 @@ func BenchmarkEncode(b *testing.B) {
 	for i := range x {
 		x[i] = float32(r.NormFloat64())
 	}
-	for _, d := range []DType{F16, BF16, Q8_0, Q4_0} {
+	for _, d := range []DType{F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K} {
 		b.Run(d.String(), func(b *testing.B) {
 			dst := make([]byte, size(d, n))
 			b.SetBytes(4 * n)

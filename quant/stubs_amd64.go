@@ -36,6 +36,9 @@ func decodeQ6KAVX2(dst *float32, low *byte, high *byte, scales *[16]float32)
 func encodeQ8AVX2(dst *byte, src *float32, blocks int)
 
 //go:noescape
+func roundSumsAVX2(sums *[3]float64, q *int32, x *float64, n int, inverse float64, shift float64, top float64, bias float64)
+
+//go:noescape
 func scanF32AVX2(out *[4][8]uint32, src *byte, n int)
 
 //go:noescape

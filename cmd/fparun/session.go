@@ -44,6 +44,10 @@ type keeper struct {
 	report   sessionReport
 }
 
+// engineName names the engine whose state a session holds. Every --backend there is
+// runs this one.
+const engineName = "cpu"
+
 // sessionReport is what --stats and --json say about a session.
 type sessionReport struct {
 	File     string `json:"file"`
@@ -182,11 +186,11 @@ func (k *keeper) restore(f *generateFlags, r *running) error {
 		if err != nil {
 			return err
 		}
-		k.meta = session.Meta{Model: id, CacheType: strings.ToLower(f.typ), Cache: session.PolicyOf(policy)}
+		k.meta = session.Meta{Model: id, Engine: engineName, CacheType: strings.ToLower(f.typ), Cache: session.PolicyOf(policy)}
 		return nil
 	}
 	start = time.Now()
-	s, err := k.old.Restore(r.engine, id, r.model.VocabSize)
+	s, err := k.old.Restore(r.engine, engineName, id, r.model.VocabSize)
 	k.close() // Windows does not replace an open file
 	if err != nil {
 		return err

@@ -66,7 +66,7 @@ func sessionLogits(t *testing.T, modelPath, path string) []float32 {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	s, err := f.Restore(e, id, m.VocabSize)
+	s, err := f.Restore(e, engineName, id, m.VocabSize)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,8 +2,7 @@
 
 // The part of ONNX Runtime's C interface that the plugin uses, declared anew so that
 // the module needs no header of ONNX Runtime to be built. A test compares offsets,
-// sizes and constants with the real header. The names are those of the real ones
-// without their prefix, in lower case.
+// sizes and constants with the real header.
 
 #ifndef FPA_ORT_H
 #define FPA_ORT_H
@@ -19,19 +18,18 @@
 
 // The version asked for, of ONNX Runtime 1.17: the first with a parallel loop for
 // kernels. Later ones have it too.
-enum { ORT_VERSION = 17 };
+enum { ort_version = 17 };
 
-enum { ORT_FAIL = 1, ORT_INVALID_ARGUMENT = 2 };               // OrtErrorCode
-enum { ORT_FLOAT = 1, ORT_FLOAT16 = 10 };                      // ONNXTensorElementDataType
-enum { ORT_REQUIRED = 0, ORT_OPTIONAL = 1 };                   // OrtCustomOpInputOutputCharacteristic
-enum { ORT_MEM_DEFAULT = 0 };                                  // OrtMemType
+enum { status_fail = 1, status_invalid_argument = 2 };  // OrtErrorCode
+enum { element_float = 1, element_float16 = 10 };       // ONNXTensorElementDataType
+enum { kind_required = 0, kind_optional = 1 };          // OrtCustomOpInputOutputCharacteristic
+enum { memory_default = 0 };                            // OrtMemType
 
 typedef struct ort_status ort_status;
 typedef struct ort_value ort_value;
 typedef struct ort_tensor_info ort_tensor_info;
 typedef struct ort_kernel_info ort_kernel_info;
 typedef struct ort_kernel_context ort_kernel_context;
-typedef struct ort_shape_context ort_shape_context;
 typedef struct ort_session_options ort_session_options;
 typedef struct ort_op_domain ort_op_domain;
 typedef struct ort_custom_op ort_custom_op;

@@ -61,7 +61,7 @@ static ort_status *absent(const ort_api *api, const ort_kernel_info *info, const
   strncat(text, name, 40);
   strcat(text, " has a wrong type, expected ");
   strncat(text, want, 40);
-  return api->create_status(ORT_INVALID_ARGUMENT, text);
+  return api->create_status(status_invalid_argument, text);
 }
 
 static ort_status *read_float(const ort_api *api, const ort_kernel_info *info, const char *name, float *out) {
@@ -88,7 +88,7 @@ static ort_status *read_floats(const ort_api *api, const ort_kernel_info *info, 
   ort_status *failed = api->attribute_floats(info, name, NULL, n);
   if (failed != NULL) return absent(api, info, name, "a list of floats", failed);
   *out = malloc((*n + 1) * sizeof **out);
-  if (*out == NULL) return api->create_status(ORT_FAIL, "FirstPassageAttention: out of memory");
+  if (*out == NULL) return api->create_status(status_fail, "FirstPassageAttention: out of memory");
   return api->attribute_floats(info, name, *out, n);
 }
 
@@ -105,15 +105,15 @@ static ort_status *read_attributes(const ort_api *api, const ort_kernel_info *in
 static ort_status *ORT_CALL create_kernel(const ort_custom_op *op, const ort_api *api, const ort_kernel_info *info, void **out) {
   char error[FPA_TEXT] = "";
   float *bounds = NULL;
-  fpa_attributes a = {.interval = "exclusive", .cache = "off", .half = input_type(op, 0) == ORT_FLOAT16};
+  fpa_attributes a = {.interval = "exclusive", .cache = "off", .half = input_type(op, 0) == element_float16};
   kernel *k = NULL;
   ort_status *status = read_attributes(api, info, &a, &bounds);
   if (status == NULL && (k = malloc(sizeof *k)) == NULL) {
-    status = api->create_status(ORT_FAIL, "FirstPassageAttention: out of memory");
+    status = api->create_status(status_fail, "FirstPassageAttention: out of memory");
   }
   if (status == NULL) {
     *k = (kernel){api, fpaKernel(&a, error), input_type(op, 0)};
-    if (k->id == 0) status = api->create_status(ORT_INVALID_ARGUMENT, error);
+    if (k->id == 0) status = api->create_status(status_invalid_argument, error);
   }
   free(bounds);
   if (status != NULL) {
@@ -136,7 +136,7 @@ static ort_status *describe(const ort_api *api, const ort_tensor_info *info, int
   int element;
   TRY(api->get_tensor_element_type(info, &element));
   if (element != want) {
-    return api->create_status(ORT_INVALID_ARGUMENT, "FirstPassageAttention: an input has another element type than its kernel is for");
+    return api->create_status(status_invalid_argument, "FirstPassageAttention: an input has another element type than its kernel is for");
   }
   TRY(api->get_dimensions_count(info, &t->rank));
   if (t->rank > FPA_RANK) return NULL;
@@ -155,7 +155,7 @@ static ort_status *read_inputs(const kernel *k, const ort_kernel_context *contex
     if (value == NULL) continue;
     t->there = 1;
     TRY(api->get_tensor_type_and_shape(value, &info));
-    ort_status *status = describe(api, info, i >= 3 && i <= 5 || i >= 8 ? ORT_FLOAT : k->element, t);
+    ort_status *status = describe(api, info, i >= 3 && i <= 5 || i >= 8 ? element_float : k->element, t);
     api->release_tensor_info(info);
     if (status != NULL) return status;
     TRY(api->get_tensor_mutable_data((ort_value *)value, &t->data));
@@ -200,7 +200,7 @@ static ort_status *ORT_CALL compute(void *p, ort_kernel_context *context) {
     fpaEnd(&call);
   }
   if (status == NULL && call.error[0] != 0) {
-    status = k->api->create_status(call.failed ? ORT_FAIL : ORT_INVALID_ARGUMENT, call.error);
+    status = k->api->create_status(call.failed ? status_fail : status_invalid_argument, call.error);
   }
   return status;
 }
@@ -229,17 +229,17 @@ static size_t ORT_CALL output_count(const ort_custom_op *op) {
 
 static int ORT_CALL input_characteristic(const ort_custom_op *op, size_t i) {
   (void)op;
-  return i < 6 ? ORT_REQUIRED : ORT_OPTIONAL;
+  return i < 6 ? kind_required : kind_optional;
 }
 
 static int ORT_CALL output_characteristic(const ort_custom_op *op, size_t i) {
   (void)op;
-  return i < 1 ? ORT_REQUIRED : ORT_OPTIONAL;
+  return i < 1 ? kind_required : kind_optional;
 }
 
 static int ORT_CALL memory_type(const ort_custom_op *op, size_t i) {
   (void)op, (void)i;
-  return ORT_MEM_DEFAULT;
+  return memory_default;
 }
 
 static int ORT_CALL no_variadic(const ort_custom_op *op) {
@@ -249,7 +249,7 @@ static int ORT_CALL no_variadic(const ort_custom_op *op) {
 
 #define OPERATOR                                                                      \
   {                                                                                   \
-    .version = ORT_VERSION, .get_name = name, .get_execution_provider = provider,     \
+    .version = ort_version, .get_name = name, .get_execution_provider = provider,     \
     .get_input_type = input_type, .get_input_count = input_count,                     \
     .get_output_type = output_type, .get_output_count = output_count,                 \
     .kernel_destroy = destroy_kernel, .get_input_characteristic = input_characteristic, \
@@ -262,12 +262,12 @@ static int ORT_CALL no_variadic(const ort_custom_op *op) {
 static const ort_custom_op variants[2] = {OPERATOR, OPERATOR};
 
 static int ORT_CALL input_type(const ort_custom_op *op, size_t i) {
-  if (i >= 3 && i <= 5 || i >= 8) return ORT_FLOAT;
-  return op == &variants[1] ? ORT_FLOAT16 : ORT_FLOAT;
+  if (i >= 3 && i <= 5 || i >= 8) return element_float;
+  return op == &variants[1] ? element_float16 : element_float;
 }
 
 static int ORT_CALL output_type(const ort_custom_op *op, size_t i) {
-  return i >= 3 ? ORT_FLOAT : input_type(op, 0);
+  return i >= 3 ? element_float : input_type(op, 0);
 }
 
 // A domain must live as long as a session may use it, so there is one for each ONNX
@@ -280,7 +280,7 @@ typedef struct domain {
 
 static ort_status *new_domain(const ort_api *api, domain **list, ort_op_domain **out) {
   domain *d = malloc(sizeof *d);
-  if (d == NULL) return api->create_status(ORT_FAIL, "FirstPassageAttention: out of memory");
+  if (d == NULL) return api->create_status(status_fail, "FirstPassageAttention: out of memory");
   d->api = api;
   ort_status *status = api->create_custom_op_domain("ai.firstpassage", &d->domain);
   if (status != NULL) {
@@ -312,12 +312,12 @@ static ort_status *find_domain(const ort_api *api, ort_op_domain **out) {
 }
 
 EXPORT ort_status *ORT_CALL RegisterCustomOps(ort_session_options *options, const ort_api_base *base) {
-  const ort_api *api = base->get_api(ORT_VERSION);
+  const ort_api *api = base->get_api(ort_version);
   if (api == NULL) {
     // An older ONNX Runtime; the function that makes a status is the first of every
     // version.
-    for (uint32_t v = ORT_VERSION - 1; v > 0 && api == NULL; v--) api = base->get_api(v);
-    return api == NULL ? NULL : api->create_status(ORT_FAIL, "FirstPassageAttention: this ONNX Runtime is too old, expected 1.17 or later");
+    for (uint32_t v = ort_version - 1; v > 0 && api == NULL; v--) api = base->get_api(v);
+    return api == NULL ? NULL : api->create_status(status_fail, "FirstPassageAttention: this ONNX Runtime is too old, expected 1.17 or later");
   }
   ort_op_domain *domain;
   TRY(find_domain(api, &domain));

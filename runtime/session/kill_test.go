@@ -56,7 +56,7 @@ func TestKill(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := f.Restore(e, identity, c.VocabSize)
+		s, err := f.Restore(e, "cpu", identity, c.VocabSize)
 		f.Close()
 		if err != nil {
 			t.Fatal(err)
@@ -134,7 +134,7 @@ func saveForEver(t *testing.T, path string) {
 	s, err := engine.Session(nil), error(nil)
 	switch f, openErr := session.Open(path); {
 	case openErr == nil:
-		s, err = f.Restore(e, identity, c.VocabSize)
+		s, err = f.Restore(e, "cpu", identity, c.VocabSize)
 		f.Close()
 	case errors.Is(openErr, fs.ErrNotExist):
 		s, err = e.NewSession(quant.F16, p)
@@ -147,7 +147,7 @@ func saveForEver(t *testing.T, path string) {
 	fmt.Println("begins")
 	for s.Len() < killTokens {
 		feed(t, s, ids[s.Len():s.Len()+1], 1)
-		m := session.Meta{Model: identity, CacheType: "f16", Cache: session.PolicyOf(p), Fed: s.Len()}
+		m := session.Meta{Model: identity, Engine: "cpu", CacheType: "f16", Cache: session.PolicyOf(p), Fed: s.Len()}
 		if _, err := session.Write(path, m, ids[:s.Len()], s); err != nil {
 			t.Fatal(err)
 		}

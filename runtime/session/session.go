@@ -59,6 +59,8 @@ type Meta struct {
 	Program string `json:"program"`
 	// Model is the identity of the model; see model.File.Identity.
 	Model string `json:"model"`
+	// Engine is the name of the engine whose state the file holds, such as cpu.
+	Engine string `json:"engine"`
 	// CacheType is the type of K and V: f16, q8_0 or f32.
 	CacheType string `json:"cache_type"`
 	// Cache is the policy by which keys were dropped.
@@ -324,8 +326,8 @@ func (m *Meta) check(tokens int) error {
 	if _, ok := types[m.CacheType]; !ok {
 		return fmt.Errorf("cache type %q is not known, expected f16, q8_0 or f32", m.CacheType)
 	}
-	if m.Model == "" {
-		return errors.New("the model has no identity")
+	if m.Model == "" || m.Engine == "" {
+		return errors.New("the identity of the model or the name of the engine is missing")
 	}
 	if n := len(m.Messages); n > 0 && m.Messages[n-1].Role != "assistant" {
 		return fmt.Errorf("the last message is by %q, expected an answer by \"assistant\"", m.Messages[n-1].Role)
@@ -334,8 +336,12 @@ func (m *Meta) check(tokens int) error {
 }
 
 // Restore makes a session of the engine that goes on where the saved one ended.
-// model is the identity of the engine's model, and vocabulary its size.
-func (f *File) Restore(e engine.Engine, model string, vocabulary int) (engine.Session, error) {
+// name is the engine's, model the identity of its model, and vocabulary the size
+// of that.
+func (f *File) Restore(e engine.Engine, name, model string, vocabulary int) (engine.Session, error) {
+	if name != f.Engine {
+		return nil, fmt.Errorf("%s: was saved by the engine %q, this is %q; use --backend %[2]s, or %[4]s", f.path, f.Engine, name, remedy)
+	}
 	if model != f.Model {
 		return nil, fmt.Errorf("%s: belongs to another model, or its model file has changed since (identity %.16s…, this model is %.16s…); use the model it was made with, or %s",
 			f.path, f.Model, model, remedy)

@@ -38,7 +38,7 @@ func TestFullDisk(t *testing.T) {
 	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 20000, Max: old.Max}); err != nil {
 		t.Skip(err)
 	}
-	m := session.Meta{Model: identity, CacheType: "f32", Cache: session.PolicyOf(p), Fed: 300}
+	m := session.Meta{Model: identity, Engine: "cpu", CacheType: "f32", Cache: session.PolicyOf(p), Fed: 300}
 	_, err = session.Write(path, m, ids, s)
 	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old); err != nil {
 		t.Fatal(err)

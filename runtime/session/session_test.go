@@ -71,7 +71,7 @@ func feed(t testing.TB, s engine.Session, ids []int32, chunk int) []float32 {
 func save(t testing.TB, path string, s engine.Session, typ string, p cache.Policy, ids []int32) session.Meta {
 	t.Helper()
 	m := session.Meta{
-		Program: "test", Model: identity, CacheType: typ, Cache: session.PolicyOf(p), Fed: s.Len(),
+		Program: "test", Model: identity, Engine: "cpu", CacheType: typ, Cache: session.PolicyOf(p), Fed: s.Len(),
 		Messages: []session.Message{{Role: "user", Content: "héllo\n\x00"}, {Role: "assistant", Content: "ah"}}, Reply: 3,
 	}
 	size, err := session.Write(path, m, ids, s)
@@ -111,7 +111,7 @@ func TestRoundTrip(t *testing.T) {
 				if !reflect.DeepEqual(f.Meta, meta) || !slices.Equal(f.IDs, ids[:75]) {
 					t.Errorf("saved %+v, %v, restored %+v, %v", meta, ids[:75], f.Meta, f.IDs)
 				}
-				restored, err := f.Restore(e, identity, c.VocabSize)
+				restored, err := f.Restore(e, "cpu", identity, c.VocabSize)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -165,7 +165,7 @@ func TestGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	s, err := f.Restore(e, identity, c.VocabSize)
+	s, err := f.Restore(e, "cpu", identity, c.VocabSize)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func TestPermissions(t *testing.T) {
 	if err := os.Symlink(path, link); err != nil {
 		t.Fatal(err)
 	}
-	m := session.Meta{Model: identity, CacheType: "f16", Cache: session.Policy{Mode: cache.Off}}
+	m := session.Meta{Model: identity, Engine: "cpu", CacheType: "f16", Cache: session.Policy{Mode: cache.Off}}
 	if _, err := session.Write(link, m, nil, s); err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func TestWriteFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	feed(t, s, modeltest.Tokens(300, c.VocabSize, 1), 64)
-	good := session.Meta{Model: identity, CacheType: "f32", Cache: session.PolicyOf(p), Fed: 300}
+	good := session.Meta{Model: identity, Engine: "cpu", CacheType: "f32", Cache: session.PolicyOf(p), Fed: 300}
 	audited, err := e.NewSession(quant.F16, cache.Policy{Mode: cache.Exact, Audit: true})
 	if err != nil {
 		t.Fatal(err)
@@ -288,7 +288,7 @@ func try(t testing.TB, path string, data []byte, e engine.Engine, vocabulary int
 		return err
 	}
 	defer f.Close()
-	s, err := f.Restore(e, identity, vocabulary)
+	s, err := f.Restore(e, "cpu", identity, vocabulary)
 	if err != nil {
 		return err
 	}
@@ -377,6 +377,8 @@ func TestHostile(t *testing.T) {
 		"no eps":               {"weight that may be removed", seal(inMeta(`"eps":0.01`, `"eps":0`))},
 		"another model":        {"another model", seal(inMeta(identity, "some other"))},
 		"no model":             {"identity", seal(inMeta(identity, ""))},
+		"another engine":       {"saved by the engine \"gpu\"", seal(inMeta(`"cpu"`, `"gpu"`))},
+		"no engine":            {"engine is missing", seal(inMeta(`"cpu"`, `""`))},
 		"last message":         {"last message", seal(inMeta(`"assistant"`, `"tool"`))},
 		"no state":             {"state of the engine", seal(build(meta, list, nil))},
 		"state goes on":        {"goes on after its end", seal(append(slices.Clone(body), 1))},
@@ -455,7 +457,7 @@ func FuzzOpen(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer a.Close()
-		s, err := a.Restore(e, identity, c.VocabSize)
+		s, err := a.Restore(e, "cpu", identity, c.VocabSize)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -496,7 +498,7 @@ func ExampleWrite() {
 	}
 	path := filepath.Join(os.TempDir(), fmt.Sprintf("example-%d.fpas", os.Getpid()))
 	defer os.Remove(path)
-	meta := session.Meta{Model: "abc", CacheType: "f16", Cache: session.Policy{Mode: cache.Exact}, Fed: s.Len()}
+	meta := session.Meta{Model: "abc", Engine: "cpu", CacheType: "f16", Cache: session.Policy{Mode: cache.Exact}, Fed: s.Len()}
 	if _, err := session.Write(path, meta, ids, s); err != nil {
 		panic(err)
 	}
@@ -506,7 +508,7 @@ func ExampleWrite() {
 		panic(err)
 	}
 	defer f.Close()
-	again, err := f.Restore(e, "abc", m.VocabSize)
+	again, err := f.Restore(e, "cpu", "abc", m.VocabSize)
 	if err != nil {
 		panic(err)
 	}

@@ -198,11 +198,21 @@ type Input struct {
 // Load loads a model; it is kept until the test ends.
 func (p *Python) Load(t testing.TB, path string, e Engine) *Session {
 	t.Helper()
-	a, err := p.ask(t, message{Do: "load", Path: path, Engine: e})
+	s, err := p.TryLoad(t, path, e)
 	if err != nil {
 		t.Fatalf("%s: %s: %v", e, path, err)
 	}
-	return &Session{p, a.Session, a.Inputs}
+	return s
+}
+
+// TryLoad is Load with the engine's error as an error.
+func (p *Python) TryLoad(t testing.TB, path string, e Engine) (*Session, error) {
+	t.Helper()
+	a, err := p.ask(t, message{Do: "load", Path: path, Engine: e})
+	if err != nil {
+		return nil, err
+	}
+	return &Session{p, a.Session, a.Inputs}, nil
 }
 
 // Run runs the model and gives all outputs in order.

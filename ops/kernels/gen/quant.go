@@ -61,6 +61,7 @@ func conversions() {
 	v.decodeSuper("decodeQ5K", "(dst *float32, qs, high *byte, scales, offsets *[8]float32)", true)
 	v.decodeQ6K()
 	v.encodeQ8()
+	v.roundSums()
 	for _, t := range []element{f32, f16, bf16} {
 		v.scan(t)
 	}
@@ -250,6 +251,59 @@ func (v isa) encodeQ8() {
 	ADDQ(U32(34), dst)
 	DECQ(blocks)
 	JNZ(LabelRef(loop))
+	end()
+}
+
+// roundSums emits the inner loop of the encoders of the K types; see roundSumsGo.
+// n is a multiple of four. The sums are kept in four lanes.
+func (v isa) roundSums() {
+	v.text("roundSums", "(sums *[3]float64, q *int32, x *float64, n int, inverse, shift, top, bias float64)")
+	Comment("Rounds x*inverse; sums of q, q*q and x*q.")
+	sums, out, x := Load(Param("sums"), GP64()), Load(Param("q"), GP64()), Load(Param("x"), GP64())
+	n := Load(Param("n"), GP64())
+	doubles := func(param string) VecVirtual {
+		// Straight from memory: Load would use an SSE instruction, which is slow
+		// beside registers whose upper halves are in use.
+		from, err := Param(param).Resolve()
+		if err != nil {
+			panic(err)
+		}
+		r := YMM()
+		VBROADCASTSD(from.Addr, r)
+		return r
+	}
+	inverse, shift, top, bias := doubles("inverse"), doubles("shift"), doubles("top"), doubles("bias")
+	zero := v.zero()
+	total := [3]VecVirtual{v.zero(), v.zero(), v.zero()}
+	loop := label("four")
+	Label(loop)
+	xs, q, product := YMM(), YMM(), YMM()
+	VMOVUPD(Mem{Base: x}, xs)
+	VMULPD(inverse, xs, q)
+	VADDPD(shift, q, q)
+	VMAXPD(zero, q, q)
+	VMINPD(top, q, q)
+	VCVTTPD2DQY(q, q.AsX())
+	VMOVDQU(q.AsX(), Mem{Base: out})
+	VCVTDQ2PD(q.AsX(), q)
+	VSUBPD(bias, q, q)
+	VADDPD(q, total[0], total[0])
+	VMULPD(q, q, product)
+	VADDPD(product, total[1], total[1])
+	VMULPD(xs, q, product)
+	VADDPD(product, total[2], total[2])
+	ADDQ(U32(32), x)
+	ADDQ(U32(16), out)
+	SUBQ(U32(4), n)
+	JNZ(LabelRef(loop))
+	for i, t := range total {
+		high := XMM()
+		VEXTRACTF128(U8(1), t, high)
+		VADDPD(high, t.AsX(), t.AsX())
+		VPERMILPD(U8(1), t.AsX(), high)
+		VADDSD(high, t.AsX(), t.AsX())
+		VMOVSD(t.AsX(), Mem{Base: sums, Disp: 8 * i})
+	}
 	end()
 }
 
