@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"runtime"
 	"testing"
 	"unsafe"
 
@@ -16,8 +17,10 @@ func TestSlabs(t *testing.T) {
 		type span struct{ from, to uintptr }
 		var spans []span
 		seen := map[uintptr]bool{}
+		var held []*page // lest their memory is used again
 		for range n {
 			page := p.get()
+			held = append(held, page)
 			for _, s := range [][2]uintptr{edges(page.k16), edges(page.v16), edges(page.k8), edges(page.v8), edges(page.k32), edges(page.v32)} {
 				if s[0] != s[1] {
 					spans = append(spans, span{s[0], s[1]})
@@ -38,6 +41,7 @@ func TestSlabs(t *testing.T) {
 				aligned++
 			}
 		}
+		runtime.KeepAlive(held)
 		if len(spans) != 2*n || aligned < n/2 {
 			t.Errorf("%s: %d pieces of %d pages, %d aligned", typ, len(spans), n, aligned)
 		}
