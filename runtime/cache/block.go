@@ -42,7 +42,7 @@ func (b *blockScratch) resize(g *Group, n int) {
 	b.low, b.tileLow = grow(b.low, g.fieldHeads*PageSlots), grow(b.tileLow, PageSlots)
 	b.none = grow(b.none, PageSlots)
 	if b.own == nil {
-		b.own = g.newPage()
+		b.own = g.newPage(nil)
 	}
 }
 
@@ -181,12 +181,12 @@ func (g *Group) page(x *Tokens, t, n int, p *page, b *blockScratch) {
 			continue
 		}
 		g.clock.rebase(p, f, used)
-		level, low := p.fields(f, used)
+		_, low := p.fields(f, used)
 		kernels.UpdateLow(low, g.clock.since(f, p.step[f]))
 		p.step[f] = g.clock.step
 		if g.deadAt[f] != posInf {
 			// The first query of the block has the smallest penalties.
-			p.dead[f] = leastPenalty(level, low, g.slope[f]) >= g.deadAt[f]
+			p.dead[f] = g.allDead(p, f, used)
 		}
 	}
 	level, low, slope := b.none[:used], b.none[:used], float32(0)

@@ -194,7 +194,7 @@ func (g *Group) attend(keys *store, h int, y, q []float32, s *Scratch) (top, sum
 			continue
 		}
 		if i+1 < len(keys.pages) {
-			g.foreseeKeys(keys.pages[i+1], kh)
+			g.foreseeKeys(keys.pages[i+1], kh, f)
 		}
 		run := s.scores[n : n+used]
 		g.dots(run, p, kh, q, g.scale)
@@ -204,7 +204,7 @@ func (g *Group) attend(keys *store, h int, y, q []float32, s *Scratch) (top, sum
 			p.worst[f] = kernels.Penalise(run, low, level, g.clock.since(f, p.step[f]), g.slope[f])
 			p.step[f] = g.clock.step
 			if p.worst[f] >= g.deadAt[f] {
-				p.dead[f] = leastPenalty(level, low, g.slope[f]) >= g.deadAt[f]
+				p.dead[f] = g.allDead(p, f, used)
 			}
 		}
 		n += used
@@ -229,15 +229,22 @@ func (g *Group) attend(keys *store, h int, y, q []float32, s *Scratch) (top, sum
 	return top, sum
 }
 
-// leastPenalty is the smallest penalty of a key; +Inf without a key.
-func leastPenalty(level, low []float32, slope float32) float32 {
-	least := posInf
-	for j, l := range level {
-		if l != posInf {
-			least = min(least, penalty(l, low[j], slope))
+// allDead says whether every key of a page is dead to float32 for field head f. It
+// looks first at the one that was not the last time.
+func (g *Group) allDead(p *page, f, used int) bool {
+	level, low := p.fields(f, used)
+	at := g.deadAt[f]
+	alive := func(slot int) bool { return level[slot] != posInf && penalty(level[slot], low[slot], g.slope[f]) < at }
+	if slot := int(p.alive[f]); slot < used && alive(slot) {
+		return false
+	}
+	for slot := range used {
+		if alive(slot) {
+			p.alive[f] = uint8(slot)
+			return false
 		}
 	}
-	return least
+	return true
 }
 
 // penalty is what a key loses of its logit.

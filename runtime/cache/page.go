@@ -31,6 +31,7 @@ type page struct {
 	step  []int     // [field head], low takes in all fields up to this step
 	worst []float32 // [field head], no key had a larger penalty when the page was last read
 	dead  []bool    // [field head], every key is dead to float32 from here on
+	alive []uint8   // [field head], the first slot to look at for one that is not
 }
 
 // slotBytes is the size of one key of a group: K, V, level and low.
@@ -47,7 +48,8 @@ func (l layout) slotBytes() int64 {
 	return n + 8*int64(l.fieldHeads)
 }
 
-func (l layout) newPage() *page {
+// newPage makes a page, with its keys and values cut from a slab unless that is nil.
+func (l layout) newPage(from *slab) *page {
 	p := &page{
 		level: make([]float32, l.fieldHeads*PageSlots),
 		low:   make([]float32, l.fieldHeads*PageSlots),
@@ -55,16 +57,17 @@ func (l layout) newPage() *page {
 		step:  make([]int, l.fieldHeads),
 		worst: make([]float32, l.fieldHeads),
 		dead:  make([]bool, l.fieldHeads),
+		alive: make([]uint8, l.fieldHeads),
 	}
 	nk, nv := l.keyHeads*PageSlots*l.keyDim, l.keyHeads*PageSlots*l.valueDim
 	switch l.typ {
 	case quant.F16:
-		p.k16, p.v16 = make([]uint16, nk), make([]uint16, nv)
+		p.k16, p.v16 = numbers[uint16](from, nk), numbers[uint16](from, nv)
 	case quant.Q8_0:
-		p.k8, p.v8 = make([]int8, nk), make([]int8, nv)
+		p.k8, p.v8 = numbers[int8](from, nk), numbers[int8](from, nv)
 		p.kScale, p.vScale = make([]float32, l.keyHeads*PageSlots), make([]float32, l.keyHeads*PageSlots)
 	default:
-		p.k32, p.v32 = make([]float32, nk), make([]float32, nv)
+		p.k32, p.v32 = numbers[float32](from, nk), numbers[float32](from, nv)
 	}
 	return p
 }
@@ -128,8 +131,14 @@ func (l layout) accumulate(y []float32, p *page, h int, weights []float32) {
 // the kernel looks ahead by itself.
 const foreseenBytes = 2048
 
-// foreseeKeys asks the processor's cache for the beginning of the keys of head h.
-func (l layout) foreseeKeys(p *page, h int) {
+// foreseeKeys asks the processor's cache for the beginning of the keys of head h,
+// and for the levels and lows of field head f.
+func (l layout) foreseeKeys(p *page, h, f int) {
+	if l.fieldHeads > 0 {
+		level, low := p.fields(f, PageSlots)
+		kernels.Prefetch(level)
+		kernels.Prefetch(low)
+	}
 	at, n := h*PageSlots*l.keyDim, PageSlots*l.keyDim
 	switch l.typ {
 	case quant.F16:
@@ -218,6 +227,8 @@ type pool struct {
 
 	mu   sync.Mutex
 	free []*page
+	made int64 // bytes of all pages made so far
+	slab slab
 }
 
 // maxFree is the number of empty pages kept for reuse; the rest goes back to
@@ -232,7 +243,11 @@ func (p *pool) get() *page {
 		p.free = p.free[:n-1]
 		return page
 	}
-	return p.layout.newPage()
+	p.made += PageSlots * p.layout.slotBytes()
+	if p.made < slabsFrom {
+		return p.layout.newPage(nil)
+	}
+	return p.layout.newPage(&p.slab)
 }
 
 func (p *pool) put(page *page) {

@@ -142,7 +142,7 @@ func (g *Group) loadPage(r *state.Reader) {
 	if r.Err() != nil {
 		return
 	}
-	p := g.newPage()
+	p := g.pool.get()
 	p.live = live
 	copy(p.base, g.clock.base)
 	for f := range g.fieldHeads {
