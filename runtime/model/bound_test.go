@@ -382,7 +382,7 @@ func TestLogitBoundsReference(t *testing.T) {
 					}
 					// The oracle is up to 0.3 % above the exact number; the engine's
 					// float32 arithmetic, and a tighter largest element, are ours.
-					if share := float64(u) / want; share < 0.996 && cache != quant.Q8_0 || share < 0.97 || share > 1.01 {
+					if share := float64(u) / want; share < 0.996 && cache != quant.Q8_0 || share < 0.97 || share > 1.02 {
 						t.Errorf("%s, cache %s, layer %d, head %d: %g, the oracle says %g", name, cache, p.layer, p.head, u, want)
 					}
 				}
