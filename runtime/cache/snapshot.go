@@ -153,7 +153,12 @@ func (g *Group) loadPage(r *state.Reader) {
 	}
 	g.live += bits.OnesCount64(live)
 	g.pages = append(g.pages, p)
-	state.Finite(r, "the largest penalty of a page", p.worst)
+	state.Get(r, p.worst)
+	for _, w := range p.worst {
+		if !(w >= 0) { // +Inf is what a steep slope makes of a fall
+			r.Fail("the largest penalty of a page is %g, expected a number from 0 up", w)
+		}
+	}
 	for f := range p.dead {
 		flag := state.One[uint8](r)
 		if flag > 1 {
