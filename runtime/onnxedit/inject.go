@@ -299,6 +299,11 @@ func (e *editor) writeNode(t *target) {
 			n.Inputs = append(n.Inputs, name)
 		}
 	}
+	// Tools that infer shapes expect all outputs of a function; an empty name is one
+	// that is not wanted.
+	for e.o.Form == Function && len(n.Outputs) < len(onnxbody.OutputNames) {
+		n.Outputs = append(n.Outputs, "")
+	}
 	if n.Attribute("scale") == nil {
 		n.Attributes = append(n.Attributes, onnx.FloatAttr("scale", 0))
 	}

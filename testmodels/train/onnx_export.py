@@ -163,6 +163,7 @@ class Decoder(torch.nn.Module):
     def __init__(self, vocabulary=50, dim=24, layers=2, heads=4, key_heads=2, width=6):
         super().__init__()
         self.embed = torch.nn.Embedding(vocabulary, dim)
+        torch.nn.init.normal_(self.embed.weight, std=0.3)
         self.layers = torch.nn.ModuleList(Layer(dim, heads, key_heads, width) for _ in range(layers))
         self.norm = torch.nn.LayerNorm(dim)
 
@@ -228,6 +229,7 @@ class Forgetful(torch.nn.Module):
     def __init__(self, vocabulary=50, dim=24, layers=2, heads=4, width=6):
         super().__init__()
         self.embed = torch.nn.Embedding(vocabulary, dim)
+        torch.nn.init.normal_(self.embed.weight, std=0.3)
         self.layers = torch.nn.ModuleList(Forgetting(dim, heads, width) for _ in range(layers))
 
     def forward(self, input_ids):
