@@ -165,7 +165,7 @@ func (c *conversion) plan() error {
 	if c.o.Requantise {
 		return nil
 	}
-	return checkRequantise(c.plans)
+	return checkRequantise(c.src.Path, c.plans)
 }
 
 // Plan says what ToGGUF would write, as far as that can be known without looking at

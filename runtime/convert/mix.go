@@ -113,22 +113,23 @@ func fileType(t quant.DType) (gguf.FileType, bool) {
 // RequantiseError says that a matrix of the source has lost precision already and
 // would lose more.
 type RequantiseError struct {
+	Path     string // of the source
 	Tensor   string
 	From, To quant.DType
 }
 
 func (e *RequantiseError) Error() string {
-	return fmt.Sprintf("tensor %s: it is already %s; to quantise it again, as %s, would add to its error. Begin with the model in F32, F16 or BF16, or allow it (--allow-requantize)",
-		e.Tensor, e.From, e.To)
+	return fmt.Sprintf("%s: tensor %s is already %s; to quantise it again, as %s, would add to its error. Begin with the model in F32, F16 or BF16, or allow it (--allow-requantize)",
+		e.Path, e.Tensor, e.From, e.To)
 }
 
 // checkRequantise refuses to quantise what is quantised. A matrix that keeps its type
 // is copied, and loses nothing.
-func checkRequantise(plans []TensorPlan) error {
+func checkRequantise(path string, plans []TensorPlan) error {
 	for i := range plans {
 		p := &plans[i]
 		if from := p.tensor.DType; from.Quantised() && p.dtype.Quantised() && from != p.dtype {
-			return &RequantiseError{p.Source, from, p.dtype}
+			return &RequantiseError{path, p.Source, from, p.dtype}
 		}
 	}
 	return nil
