@@ -619,6 +619,23 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
+// TestEmpty: tensors without elements may claim any other size, which costs nothing.
+func TestEmpty(t *testing.T) {
+	for _, s := range []Shape{
+		{1 << 40, 2, 1, 2, 0, 0, 8, 8}, {1, maxHeads, maxHeads, maxHeads, 0, 0, 1 << 40, 1 << 40}, {0, 2, 1, 2, 1 << 40, 1 << 40, 8, 8},
+	} {
+		for _, threshold := range [][]float64{nil, make([]float64, s.QueryHeads)} {
+			c := Call[float32]{Operands: Operands[float32]{Shape: s, Threshold: threshold}}
+			if _, err := c.Plan(); err != nil {
+				t.Errorf("%+v: %v", s, err)
+			}
+			if n := c.Units(); n != 0 {
+				t.Errorf("%+v: %d units", s, n)
+			}
+		}
+	}
+}
+
 // TestRefused lists what has no meaning.
 func TestRefused(t *testing.T) {
 	good := Shape{1, 4, 2, 4, 1, 0, 8, 8}

@@ -20,6 +20,9 @@ type live struct {
 // planDrop finds the slots that stay and returns the largest number of a group.
 func (c *Call[E]) planDrop() int {
 	n, l := c.Past+c.New, &c.drop
+	if n == 0 { // there is nothing, of whatever batch size
+		return 0
+	}
 	l.groups = gcd(c.KeyHeads, c.FieldHeads)
 	if total := c.Batch * l.groups; cap(l.slots) < total*n || cap(l.count) < total {
 		l.slots, l.count = make([]int32, total*n), make([]int, total)
