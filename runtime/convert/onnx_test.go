@@ -151,7 +151,7 @@ func TestONNXPadding(t *testing.T) {
 			c := modeltest.Config()
 			variations[name](&c)
 			src := randomFile(c, false)
-			path, _ := writeONNX(t, src, ONNXOptions{Options: unread(quant.F32), Op: op})
+			path, _ := writeONNX(t, src, ONNXOptions{Options: unread(quant.F32), Op: op, Packed: n%2 == 1})
 			s := python.Load(t, path, onnxtest.Runtime)
 			lastPath, _ := writeONNX(t, src, ONNXOptions{Options: unread(quant.F32), Op: op, LastLogits: true})
 			last := python.Load(t, lastPath, onnxtest.Runtime)

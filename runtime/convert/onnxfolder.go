@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 
@@ -219,5 +220,24 @@ func (c *onnxConversion) tokenizerFiles() (map[string][]byte, error) {
 	if c.src.Checkpoint != nil && c.src.Checkpoint.TokenizerConfig() != nil {
 		own = c.src.Checkpoint.TokenizerConfig()
 	}
+	if own, err = withInputNames(own); err != nil {
+		return nil, fmt.Errorf("tokenizer_config.json: %w", err)
+	}
 	return map[string][]byte{"tokenizer.json": data, "tokenizer_config.json": own}, nil
+}
+
+// withInputNames adds model_input_names where a tokenizer_config.json has none:
+// libraries then make token_type_ids, too, which the model does not take.
+func withInputNames(config []byte) ([]byte, error) {
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(config, &keys); err != nil {
+		return nil, err
+	}
+	if keys["model_input_names"] == nil {
+		if keys == nil {
+			keys = make(map[string]json.RawMessage)
+		}
+		keys["model_input_names"] = json.RawMessage(`["input_ids", "attention_mask"]`)
+	}
+	return json.Marshal(keys)
 }

@@ -105,8 +105,11 @@ func (g *onnxGraph) decoder() error {
 	if !g.o.NoMask {
 		g.mask(b.Input("attention_mask", onnx.TensorOf(onnx.Int64, batchSize, "mask_length")))
 	}
-	if c.RopeDim > 0 {
-		g.rotations(b.Input("position_ids", onnx.TensorOf(onnx.Int64, batchSize, newLength)))
+	if c.RopeDim > 0 || g.o.Packed { // without a rotary embedding only for pipelines that insist on it
+		positions := b.Input("position_ids", onnx.TensorOf(onnx.Int64, batchSize, newLength))
+		if c.RopeDim > 0 {
+			g.rotations(positions)
+		}
 	}
 	if (c.KeyShift || c.ValueShift) && g.keep != onnx.None {
 		g.lookBack()
