@@ -418,6 +418,10 @@ func (c *checker) shapes(s *scope, n *onnx.Node, in [10]string, place string) {
 		from string
 	}
 	sizes := map[string]size{}
+	positions := "" // the name of their number
+	if len(query.dims) == 4 {
+		positions = query.dims[2].Param
+	}
 	match := func(kind, what, name string, k known, dims []string) {
 		if !k.ranked {
 			return
@@ -429,6 +433,10 @@ func (c *checker) shapes(s *scope, n *onnx.Node, in [10]string, place string) {
 		for i, d := range k.dims {
 			v, ok := sizeOf(d)
 			if !ok {
+				if d.Param != "" && d.Param == positions && dims[i][0] == 'H' {
+					bad("transpose it", "%s %s has shape %s, expected [%s]; dimension %d is not of heads, but of positions", kind, quote(name), dimsString(k.dims), strings.Join(dims, ", "), i)
+					return
+				}
 				continue
 			}
 			first, seen := sizes[dims[i]]

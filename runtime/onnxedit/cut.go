@@ -222,7 +222,8 @@ func (p *Pattern) expand(values map[string]bool) ([]Pattern, error) {
 	return list, nil
 }
 
-// cut replaces the parts that a pattern stands for.
+// cut puts nodes of the operator in place of the parts that a pattern stands for. The
+// parts stay until finishCuts: several may have nodes in common.
 func (e *editor) cut(p *Pattern) error {
 	if err := p.check(); err != nil {
 		return err
@@ -276,19 +277,25 @@ func sizeOnly(n *onnx.Node) bool {
 
 // region is a part of the main graph between values.
 type region struct {
+	pattern  *Pattern
 	makers   map[string]*onnx.Node
 	boundary map[string]bool // where the part begins; ignored values too
 	nodes    map[*onnx.Node]bool
 	reached  map[string]bool // of the boundary
+	inside   map[string]bool // values that depend on the boundary, outputs excepted
+	node     *onnx.Node      // that takes its place
 }
 
-// cutOne replaces one part: it goes back from the outputs to the boundary, puts the
-// operator's node there, and removes what is no longer used.
+// cutOne replaces one part: it goes back from the outputs to the boundary, and puts
+// the operator's node there.
 func (e *editor) cutOne(p *Pattern) error {
 	if p.Level == "" {
 		p.Level = p.Field
 	}
-	r := &region{makers: e.makers(), boundary: map[string]bool{}, nodes: map[*onnx.Node]bool{}, reached: map[string]bool{}}
+	r := &region{
+		pattern: p, makers: e.makers(), boundary: map[string]bool{}, nodes: map[*onnx.Node]bool{},
+		reached: map[string]bool{}, inside: map[string]bool{},
+	}
 	inputs := []string{p.Query, p.Key, p.Value, p.Field, p.Level, p.Slope, p.PastKey, p.PastValue, p.PastLevel, p.PastLow}
 	outputs := []string{p.Output, p.PresentKey, p.PresentValue, p.PresentLevel, p.PresentLow}
 	if err := e.exist(r, slices.Concat(inputs, outputs, p.Ignore)); err != nil {
@@ -320,10 +327,10 @@ func (e *editor) cutOne(p *Pattern) error {
 			return fmt.Errorf("the output does not depend on the %s %s", onnxbody.InputNames[i], quote(name))
 		}
 	}
-	if err := e.private(r, outputs); err != nil {
-		return err
-	}
-	return e.replace(p, r, inputs, outputs)
+	r.findInside(e.model.Graph, outputs)
+	e.replace(r, inputs, outputs)
+	e.regions = append(e.regions, r)
+	return nil
 }
 
 // exist fails unless the main graph has all the values, "" excepted.
@@ -386,47 +393,24 @@ func (r *region) goBack(g *onnx.Graph, output string) error {
 	return nil
 }
 
-// private fails when a value inside the part that depends on the boundary is used
-// outside: then the old attention would have to stay beside the new.
-func (e *editor) private(r *region, outputs []string) error {
-	inside := map[string]bool{}
-	for _, n := range e.model.Graph.Nodes { // sorted, or Check fails later
+// findInside collects the values of the part that depend on more than the size of
+// the boundary.
+func (r *region) findInside(g *onnx.Graph, outputs []string) {
+	for _, n := range g.Nodes { // sorted, or Check fails later
 		if !r.nodes[n] || sizeOnly(n) {
 			continue
 		}
 		depends := false
-		uses(n, func(name string) { depends = depends || r.boundary[name] || inside[name] })
+		uses(n, func(name string) { depends = depends || r.boundary[name] || r.inside[name] })
 		for _, name := range n.Outputs {
-			inside[name] = depends && name != "" && !slices.Contains(outputs, name)
+			r.inside[name] = depends && name != "" && !slices.Contains(outputs, name)
 		}
 	}
-	const advice = "; the part must be used by its outputs alone: move the boundary, or make it an output that the operator has"
-	for i, n := range e.model.Graph.Nodes {
-		if r.nodes[n] {
-			continue
-		}
-		var found string
-		uses(n, func(name string) {
-			if inside[name] {
-				found = name
-			}
-		})
-		if found != "" {
-			s := &scope{}
-			return fmt.Errorf("%s, inside the part, is also used by %s%s", quote(found), s.place(n, i), advice)
-		}
-	}
-	for _, v := range e.model.Graph.Outputs {
-		if inside[v.Name] {
-			return fmt.Errorf("%s, inside the part, is also an output of the model%s", quote(v.Name), advice)
-		}
-	}
-	return nil
 }
 
-// replace puts the node in and takes the part out.
-func (e *editor) replace(p *Pattern, r *region, inputs, outputs []string) error {
-	g := e.model.Graph
+// replace puts the node in, and gives what the part made other names.
+func (e *editor) replace(r *region, inputs, outputs []string) {
+	p, g := r.pattern, e.model.Graph
 	at := len(g.Nodes)
 	for i, n := range g.Nodes {
 		for j, name := range n.Outputs {
@@ -440,32 +424,102 @@ func (e *editor) replace(p *Pattern, r *region, inputs, outputs []string) error 
 	if p.Slopes != nil {
 		added, inputs[5] = e.slopes(p)
 	}
-	node := &onnx.Node{
+	r.node = &onnx.Node{
 		Name: e.fresh(p.Output + "/" + onnxbody.Name), Domain: onnxbody.Domain, OpType: onnxbody.Name, Inputs: inputs, Outputs: outputs,
 		Attributes: []*onnx.Attribute{onnx.FloatAttr("scale", p.Scale)},
 	}
 	if p.Interval != "" {
-		node.Attributes = append(node.Attributes, onnx.StringAttr("interval", p.Interval))
+		r.node.Attributes = append(r.node.Attributes, onnx.StringAttr("interval", p.Interval))
 	}
-	for len(node.Outputs) > 0 && node.Outputs[len(node.Outputs)-1] == "" {
-		node.Outputs = node.Outputs[:len(node.Outputs)-1]
+	for len(r.node.Outputs) > 0 && r.node.Outputs[len(r.node.Outputs)-1] == "" {
+		r.node.Outputs = r.node.Outputs[:len(r.node.Outputs)-1]
 	}
-	g.Nodes = slices.Insert(g.Nodes, at, append(added, node)...)
+	g.Nodes = slices.Insert(g.Nodes, at, append(added, r.node)...)
+}
+
+// finishCuts removes the parts that were replaced. It fails when one must stay,
+// because something else uses it: then the old attention would run beside the new.
+func (e *editor) finishCuts() error {
+	if len(e.regions) == 0 {
+		return nil
+	}
+	g := e.model.Graph
 	if err := sortNodes(g.Nodes); err != nil {
-		return fmt.Errorf("%w: one of the inputs depends on the output", err)
+		return fmt.Errorf("%w: one of a pattern's inputs depends on its output", err)
 	}
 	main := &scope{graph: g, nodes: &g.Nodes, opsets: &e.model.Opsets}
-	removed := prune(main, r.nodes)
-	counts := map[string]int{}
-	for _, n := range removed {
-		counts[fullName(n)]++
+	live := liveNodes(main)
+	owner := map[*onnx.Node]*region{}
+	for _, r := range e.regions {
+		for n := range r.nodes {
+			if owner[n] == nil {
+				owner[n] = r
+			}
+		}
 	}
-	e.patterns[node] = &Replacement{Place: main.place(node, 0), Was: "pattern", Removed: counts}
-	if counts["Softmax"]+counts["Attention"]+counts["com.microsoft::MultiHeadAttention"]+counts["com.microsoft::GroupQueryAttention"] == 0 {
-		e.note(node, "no Softmax went with the part; is it an attention, and its output the right one?")
+	for _, r := range e.regions {
+		if err := r.private(main, live, owner); err != nil {
+			return err
+		}
 	}
-	if !r.reached[p.Field] {
-		e.note(node, fmt.Sprintf("the part did not use the field %s: the model's results change", quote(p.Field)))
+	// Dead nodes that use a part go with it.
+	candidates, doomed := map[*onnx.Node]bool{}, map[string]bool{}
+	for _, n := range g.Nodes {
+		remove := owner[n] != nil
+		if !live[n] {
+			uses(n, func(name string) { remove = remove || doomed[name] })
+		}
+		if remove {
+			candidates[n] = true
+			for _, name := range n.Outputs {
+				doomed[name] = name != ""
+			}
+		}
+	}
+	counts := map[*region]map[string]int{}
+	for _, r := range e.regions {
+		counts[r] = map[string]int{}
+	}
+	for _, n := range prune(main, candidates) {
+		if r := owner[n]; r != nil {
+			counts[r][fullName(n)]++
+		}
+	}
+	for _, r := range e.regions {
+		c := counts[r]
+		e.patterns[r.node] = &Replacement{Place: main.place(r.node, 0), Was: "pattern", Removed: c}
+		if c["Softmax"]+c["Attention"]+c["com.microsoft::MultiHeadAttention"]+c["com.microsoft::GroupQueryAttention"] == 0 {
+			e.note(r.node, "no Softmax went with the part; is it an attention, and its output the right one?")
+		}
+		if !r.reached[r.pattern.Field] {
+			e.note(r.node, fmt.Sprintf("the part did not use the field %s: the model's results change", quote(r.pattern.Field)))
+		}
+	}
+	return nil
+}
+
+// private fails when a live node outside all parts, or an output of the model, uses a
+// value inside this one.
+func (r *region) private(main *scope, live map[*onnx.Node]bool, owner map[*onnx.Node]*region) error {
+	const advice = "; the part must be used by its outputs alone: move the boundary, or make it an output that the operator has"
+	for i, n := range *main.nodes {
+		if !live[n] || owner[n] != nil {
+			continue
+		}
+		var found string
+		uses(n, func(name string) {
+			if r.inside[name] {
+				found = name
+			}
+		})
+		if found != "" {
+			return fmt.Errorf("pattern with output %s: %s, inside the part, is also used by %s%s", quote(r.pattern.Output), quote(found), main.place(n, i), advice)
+		}
+	}
+	for _, name := range main.outputsOf() {
+		if r.inside[name] {
+			return fmt.Errorf("pattern with output %s: %s, inside the part, is also an output of the model%s", quote(r.pattern.Output), quote(name), advice)
+		}
 	}
 	return nil
 }

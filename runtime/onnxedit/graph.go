@@ -63,6 +63,22 @@ func (s *scope) outputsOf() []string {
 	return names
 }
 
+// liveNodes are the nodes that an output depends on. The nodes must be sorted.
+func liveNodes(s *scope) map[*onnx.Node]bool {
+	wanted := map[string]bool{}
+	for _, name := range s.outputsOf() {
+		wanted[name] = true
+	}
+	live := map[*onnx.Node]bool{}
+	for _, n := range slices.Backward(*s.nodes) {
+		if slices.ContainsFunc(n.Outputs, func(name string) bool { return name != "" && wanted[name] }) {
+			live[n] = true
+			uses(n, func(name string) { wanted[name] = true })
+		}
+	}
+	return live
+}
+
 // prune removes those of the candidates whose outputs nothing uses, then the
 // initializers and notes of types that only they had, and returns the nodes that
 // went. The nodes must be sorted.

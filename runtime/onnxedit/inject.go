@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/firstpassage/fpa/format/onnx"
@@ -81,7 +82,8 @@ type editor struct {
 	result   *Result
 	names    map[string]bool // of all values, everywhere in the model
 	patterns map[*onnx.Node]*Replacement
-	prefixes int
+	regions  []*region // that patterns replaced
+	prefixes int       // number of the next prefix
 }
 
 // target is a node that becomes the operator.
@@ -104,6 +106,9 @@ func (e *editor) run() error {
 			return err
 		}
 	}
+	if err := e.finishCuts(); err != nil {
+		return err
+	}
 	targets, err := e.targets()
 	if err != nil {
 		return err
@@ -118,20 +123,38 @@ func (e *editor) run() error {
 	return nil
 }
 
-// collectNames notes every name of a value.
+// collectNames notes every name of a value, and the first prefix that none has.
 func (e *editor) collectNames() {
 	e.names = map[string]bool{}
+	note := func(name string) {
+		e.names[name] = true
+		if rest, ok := strings.CutPrefix(name, prefixStem); ok {
+			number, _, _ := strings.Cut(rest, "/")
+			if n, err := strconv.Atoi(number); err == nil && n < 1<<30 {
+				e.prefixes = max(e.prefixes, n+1)
+			}
+		}
+	}
 	visit(e.model, func(s *scope) error { //nolint:errcheck // the function never fails
 		for name := range s.values {
-			e.names[name] = true
+			note(name)
 		}
 		for _, n := range *s.nodes {
 			for _, name := range slices.Concat(n.Inputs, n.Outputs) {
-				e.names[name] = true
+				note(name)
 			}
 		}
 		return nil
 	})
+}
+
+// prefixStem is the beginning of prefixes.
+const prefixStem = "firstpassage_"
+
+// prefix is the beginning of names of new values; no value has one that begins so.
+func (e *editor) prefix() string {
+	e.prefixes++
+	return fmt.Sprintf("%s%d", prefixStem, e.prefixes-1)
 }
 
 // fresh is a name that no value has yet.
@@ -144,26 +167,14 @@ func (e *editor) fresh(stem string) string {
 	return name
 }
 
-// prefix is the beginning of names of new values; no value has one that begins so.
-func (e *editor) prefix() string {
-next:
-	for {
-		p := fmt.Sprintf("firstpassage_%d/", e.prefixes)
-		e.prefixes++
-		for name := range e.names {
-			if strings.HasPrefix(name, p) {
-				continue next
-			}
-		}
-		return p
-	}
-}
-
 // targets finds the nodes and checks them.
 func (e *editor) targets() ([]*target, error) {
 	var list []*target
 	byName := map[string]int{}
 	err := visit(e.model, func(s *scope) error {
+		if f := s.function; f != nil && f.Domain == onnxbody.Domain && f.Name == onnxbody.Name {
+			return nil // the operator's own body, to be replaced
+		}
 		for i, n := range *s.nodes {
 			named := slices.Contains(e.o.Nodes, n.Name) && n.Name != ""
 			if named {
@@ -213,7 +224,7 @@ func (e *editor) valueHint(name string) string {
 	var hint string
 	visit(e.model, func(s *scope) error { //nolint:errcheck // the function never fails
 		for i, n := range *s.nodes {
-			if slices.Contains(n.Outputs, name) {
+			if hint == "" && slices.Contains(n.Outputs, name) {
 				hint = "; it is a value, made by " + s.place(n, i)
 			}
 		}
@@ -360,9 +371,8 @@ func (e *editor) writeFunction(targets []*target) error {
 // emptyPast gives a node without a past one of length 0: a function cannot see that
 // an input is left out.
 func (e *editor) emptyPast(t *target) {
-	p := e.prefix()
 	b := onnx.NewFunction("", "past")
-	defer b.Scope(strings.TrimSuffix(p, "/"))()
+	defer b.Scope(e.prefix())()
 	zero, axis := b.Int64s(0), b.Int64s(2)
 	for i, from := range []int{1, 2, 4, 4} {
 		t.in[6+i] = string(b.Op("Slice", onnx.Value(t.in[from]), zero, zero, axis))
@@ -393,7 +403,7 @@ func (e *editor) writeInline(t *target) error {
 	}
 	// A function's builder keeps constants as nodes, which fit everywhere.
 	b := onnx.NewFunction("", "inline")
-	defer b.Scope(strings.TrimSuffix(e.prefix(), "/"))()
+	defer b.Scope(e.prefix())()
 	var v [10]onnx.Value
 	for i, name := range t.in {
 		v[i] = onnx.Value(name)

@@ -138,8 +138,31 @@ func farthest(t testing.TB, a, b onnxtest.Tensor) float64 {
 // lengths are the prompts of the goldens.
 var lengths = []string{"1x1", "3x10", "1x64", "2x150"}
 
-func TestTorchPlaceholders(t *testing.T) {
+// TestRuntime runs models in ONNX Runtime: one process for all, which takes seconds
+// to start.
+func TestRuntime(t *testing.T) {
 	p := onnxtest.Start(t)
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *onnxtest.Python)
+	}{
+		{"Forms", runForms},
+		{"InlinePatternRound", runInlinePatternRound},
+		{"MixedPast", runMixedPast},
+		{"Nested", runNested},
+		{"Placeholders", runPlaceholders},
+		{"Half", runHalf},
+		{"BothIntervals", runBothIntervals},
+		{"HelperPattern", runHelperPattern},
+		{"TorchPlaceholders", runTorchPlaceholders},
+		{"TorchCached", runTorchCached},
+		{"TorchPattern", runTorchPattern},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, p) })
+	}
+}
+
+func runTorchPlaceholders(t *testing.T, p *onnxtest.Python) {
 	want := goldens(t)
 	exported := load(t, "torch-plain.onnx")
 	for _, form := range []string{Function, Inline} {
@@ -169,9 +192,8 @@ func TestTorchPlaceholders(t *testing.T) {
 	}
 }
 
-// TestTorchCached runs the model with states in three chunks.
-func TestTorchCached(t *testing.T) {
-	p := onnxtest.Start(t)
+// runTorchCached runs the model with states in three chunks.
+func runTorchCached(t *testing.T, p *onnxtest.Python) {
 	want := goldens(t)
 	exported := load(t, "torch-cached.onnx")
 	for _, form := range []string{Function, Inline} {
@@ -210,9 +232,8 @@ const foxPatterns = `[
 	{"query": "getitem_3", "key": "getitem_4", "value": "getitem_5", "field": "transpose_3", "slopes": [1, 1, 1, 1], "output": "matmul_3"}
 ]`
 
-// TestTorchPattern replaces attention that PyTorch wrote by its own operators.
-func TestTorchPattern(t *testing.T) {
-	p := onnxtest.Start(t)
+// runTorchPattern replaces attention that PyTorch wrote by its own operators.
+func runTorchPattern(t *testing.T, p *onnxtest.Python) {
 	want := goldens(t)
 	exported := load(t, "torch-fox.onnx")
 	patterns, err := ParsePattern(foxPatterns)
