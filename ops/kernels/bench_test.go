@@ -28,6 +28,8 @@ func BenchmarkMatVec(b *testing.B) {
 		{"Q4_0_768x768", quant.Q4_0, 768, 768},
 		{"Q4_1_768x768", quant.Q4_1, 768, 768},
 		{"Q4_K_768x768", quant.Q4_K, 768, 768},
+		{"Q5_K_768x768", quant.Q5_K, 768, 768},
+		{"Q6_K_768x768", quant.Q6_K, 768, 768},
 	} {
 		b.Run(test.name, func(b *testing.B) {
 			r := newRand()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/firstpassage/fpa/quant"
@@ -200,6 +201,11 @@ func TestRMSNorm(t *testing.T) {
 			if v != 0 {
 				t.Fatalf("norm of zeros: %v", zeros)
 			}
+		}
+		large := slices.Repeat([]float32{1e30, -1e30}, 20) // whose squares overflow
+		RMSNorm(large, large, nil, 1e-6)
+		for i, v := range large {
+			near(t, "RMSNorm of large numbers", v, float64(1-i%2*2), 1, 1e-6)
 		}
 	})
 }
@@ -544,8 +550,10 @@ func TestMatMul(t *testing.T) {
 		{quant.Q4_0, []int{32, 96, 256}},
 		{quant.Q4_1, []int{32, 96, 256}},
 		{quant.Q5_1, []int{64}},
-		{quant.Q4_K, []int{256, 1280}},
-		{quant.Q6_K, []int{256}},
+		{quant.Q4_K, []int{256, 512, 1280}},
+		{quant.Q5_K, []int{256, 768}},
+		{quant.Q6_K, []int{256, 768}},
+		{quant.Q2_K, []int{256}},
 		{quant.F64, []int{3, 16}},
 		{quant.I8, []int{5}},
 	}

@@ -29,6 +29,15 @@ func gemvQ4AVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows in
 func gemvQ41AVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
 
 //go:noescape
+func gemvQ4KAVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
+
+//go:noescape
+func gemvQ5KAVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
+
+//go:noescape
+func gemvQ6KAVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
+
+//go:noescape
 func tile1AVX2(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)
 
 //go:noescape
@@ -141,6 +150,15 @@ func gemvQ4AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows 
 
 //go:noescape
 func gemvQ41AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
+
+//go:noescape
+func gemvQ4KAVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
+
+//go:noescape
+func gemvQ5KAVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
+
+//go:noescape
+func gemvQ6KAVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
 
 //go:noescape
 func tile1AVX512(y *float32, ldy int, w *float32, ldw int, x *float32, ldx int, cols int, groups int, more int)

@@ -39,6 +39,9 @@ func main() {
 			for _, t := range []blockType{q8, q4, q41} {
 				v.gemvBlocks(t)
 			}
+			for _, t := range []superType{q4K, q5K, q6K} {
+				v.gemvSuper(t)
+			}
 			for tokens := 1; tokens <= v.tileTokens; tokens++ {
 				v.tile(tokens)
 			}
