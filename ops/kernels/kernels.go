@@ -47,14 +47,20 @@ func Sub(x []float32, a float32) { addConst(x, -a) }
 func Max(x []float32) float32 { return maximum(x) }
 
 // RMSNorm sets y = x / sqrt(mean(x^2) + eps) * w. The squares are summed in
-// float32 lanes, the root is taken in float64. w may be nil, for ones. y may be
-// x; y and w are at least as long as x.
+// float32 lanes, or in float64 where that overflows, and the root is taken in
+// float64. w may be nil, for ones. y may be x; y and w are at least as long as x.
 func RMSNorm(y, x, w []float32, eps float32) {
 	if len(x) == 0 {
 		return
 	}
 	y = y[:len(x)]
 	mean := float64(dot(x, x)) / float64(len(x))
+	if math.IsInf(mean, 1) { // elements beyond 1e19
+		mean = 0
+		for _, v := range x {
+			mean += float64(v) * float64(v) / float64(len(x))
+		}
+	}
 	inverse := float32(1 / math.Sqrt(mean+float64(eps)))
 	if w == nil {
 		copy(y, x)

@@ -3,6 +3,7 @@ package cpu
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/firstpassage/fpa/ops/kernels"
 	"github.com/firstpassage/fpa/quant"
@@ -15,6 +16,7 @@ import (
 // last projections that key and value shifts look back to.
 type Session struct {
 	e     *Engine
+	typ   quant.DType // of K and V
 	cache *cache.Cache
 	walks []*cache.Walk // [layer]; nil without a walk
 	lastK [][]float32   // [layer][Hkv*d], the unshifted key projection of the last token
@@ -65,7 +67,7 @@ func (e *Engine) newSession(t quant.DType, p cache.Policy) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{e: e, cache: c}
+	s := &Session{e: e, typ: t, cache: c}
 	for range m.Layers {
 		if m.Field == model.FieldWalk {
 			s.walks = append(s.walks, cache.NewWalk(m.FieldHeads))
@@ -141,7 +143,9 @@ func (s *Session) feedChunk(ids []int32, want func(int) bool, each func(int, []f
 		return err
 	}
 	for i := range m.Layers {
-		s.attention(i, n, first)
+		if err := s.attention(i, n, first); err != nil {
+			return err
+		}
 		s.feedForward(&m.Layers[i], n)
 	}
 	s.cache.Advance(n)
@@ -308,8 +312,9 @@ func (s *Session) normalise(n int, weight []float32) {
 
 // attention adds the attention part of layer i to x. The order is: projection,
 // shift, QK-norm, RoPE, field and level, attention, output norm, output gate,
-// output projection.
-func (s *Session) attention(i, n, first int) {
+// output projection. It fails when a number that attention reads is not finite, or
+// too large for the cache: what a softmax makes of it can look like a result.
+func (s *Session) attention(i, n, first int) error {
 	m, b := s.e.model, &s.buf
 	l := &m.Layers[i]
 	s.normalise(n, l.AttnNorm)
@@ -347,6 +352,9 @@ func (s *Session) attention(i, n, first int) {
 		s.rotate(b.k[t*m.KVHeads*m.KeyDim:], l.KNorm, m.KVHeads, first+t)
 	})
 	s.fields(i, n)
+	if err := s.checkInputs(i, n, first); err != nil {
+		return err
+	}
 
 	groups := s.cache.Groups(i)
 	tokens := cache.Tokens{
@@ -361,6 +369,48 @@ func (s *Session) attention(i, n, first int) {
 	}
 	s.project(n, m.Heads*m.ValDim, b.out, job{l.O, b.proj})
 	kernels.Add(b.x, b.proj)
+	return nil
+}
+
+// largestF16 is the first number that rounds to infinity in float16.
+const largestF16 = 65520
+
+// checkInputs looks for numbers that layer i cannot work with in a chunk of n
+// tokens from position first on.
+func (s *Session) checkInputs(i, n, first int) error {
+	b := &s.buf
+	most := math.MaxFloat32
+	if s.typ == quant.F16 {
+		most = math.Nextafter(largestF16, 0)
+	}
+	for _, in := range []struct {
+		what string
+		x    []float32
+		most float64
+	}{
+		{"query", b.q, math.MaxFloat32}, {"key", b.k, most}, {"value", b.v, most},
+		{"field", b.field, math.MaxFloat32}, {"level", b.level, math.MaxFloat32},
+	} {
+		at := exceeds(in.x, in.most)
+		if at < 0 {
+			continue
+		}
+		position := first + at/(len(in.x)/n)
+		if x := in.x[at]; x-x == 0 {
+			return fmt.Errorf("layer %d: a %s at position %d is %g, which the cache type f16 cannot hold (at most 65504); use f32 or q8_0", i, in.what, position, x)
+		}
+		return fmt.Errorf("layer %d: a %s at position %d is %g: the weights are damaged, or overflow", i, in.what, position, in.x[at])
+	}
+	return nil
+}
+
+// exceeds is the index of the first element whose magnitude is not at most most;
+// -1 without one.
+func exceeds(x []float32, most float64) int {
+	if sum := float64(kernels.Dot(x, x)); sum <= min(most*most, math.MaxFloat32) {
+		return -1 // nearly always
+	}
+	return slices.IndexFunc(x, func(v float32) bool { return !(math.Abs(float64(v)) <= most) })
 }
 
 // shift mixes each head's projection with that of the token before:

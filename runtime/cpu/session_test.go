@@ -1,8 +1,10 @@
 package cpu
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/firstpassage/fpa/quant"
@@ -100,5 +102,62 @@ func TestOracle(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestInputsOfAttention refuses numbers that attention cannot work with, fed one by
+// one and in blocks: a NaN among keys would look like a key without weight.
+func TestInputsOfAttention(t *testing.T) {
+	for _, c := range []struct {
+		tensor string
+		value  float32 // of its first element; of all, for fields
+		typ    quant.DType
+		says   string // "": it works
+	}{
+		{"blk.1.attn_q.weight", float32(math.NaN()), quant.F32, "layer 1: a query at position 0 is NaN"},
+		{"blk.0.attn_k.weight", float32(math.NaN()), quant.Q8_0, "layer 0: a key at position 0 is NaN"},
+		{"blk.0.attn_v.weight", float32(math.Inf(1)), quant.F16, "layer 0: a value at position 0 is "},
+		{"blk.1.attn_v.bias", 66000, quant.F16, "cache type f16 cannot hold"},
+		{"blk.1.attn_v.bias", -66000, quant.F16, "cache type f16 cannot hold"},
+		{"blk.1.attn_v.bias", 65400, quant.F16, ""},
+		{"blk.1.attn_v.bias", 66000, quant.Q8_0, ""},
+		{"blk.1.attn_v.bias", 1e15, quant.F32, ""},
+		{"blk.0.attn_field.weight", 3e38, quant.F16, "layer 0: a field at position 0 is "},
+		{"blk.1.attn_level.weight", -3e38, quant.F16, "layer 1: a level at position 0 is "},
+	} {
+		config := modeltest.Config()
+		config.Field, config.Level, config.FieldActivation = model.FieldDirect, model.LevelAbsolute, model.Identity
+		p := modeltest.Random(config, 7, false)
+		found := false
+		for _, x := range p.Tensors {
+			if x.Name == c.tensor {
+				binary.LittleEndian.PutUint32(x.Data, math.Float32bits(c.value))
+				found = true
+				if strings.Contains(c.tensor, "field") || strings.Contains(c.tensor, "level") {
+					for i := range len(x.Data) / 4 { // finite itself, its sum is not
+						binary.LittleEndian.PutUint32(x.Data[4*i:], math.Float32bits(c.value))
+					}
+				}
+			}
+		}
+		if !found {
+			t.Fatalf("no tensor %s", c.tensor)
+		}
+		m := build(t, p)
+		e, err := New(m, Options{Threads: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []int{1, 8} {
+			s, err := e.NewSession(c.typ, cache.Policy{Mode: cache.Off})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = s.Feed(modeltest.Tokens(n, config.VocabSize, 3), nil, func(int, []float32) error { return nil })
+			if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%s %g, %s, %d tokens: %v; expected %q", c.tensor, c.value, c.typ, n, err, c.says)
+			}
+		}
+		e.Close()
 	}
 }
