@@ -550,8 +550,10 @@ func TestMatMul(t *testing.T) {
 		{quant.Q4_0, []int{32, 96, 256}},
 		{quant.Q4_1, []int{32, 96, 256}},
 		{quant.Q5_1, []int{64}},
-		{quant.Q4_K, []int{256, 1280}},
-		{quant.Q6_K, []int{256}},
+		{quant.Q4_K, []int{256, 512, 1280}},
+		{quant.Q5_K, []int{256, 768}},
+		{quant.Q6_K, []int{256, 768}},
+		{quant.Q2_K, []int{256}},
 		{quant.F64, []int{3, 16}},
 		{quant.I8, []int{5}},
 	}
