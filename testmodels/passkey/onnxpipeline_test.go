@@ -1,0 +1,109 @@
+package passkey_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/firstpassage/fpa/quant"
+	"github.com/firstpassage/fpa/runtime/convert"
+)
+
+// example is the n-th block of code in a language in docs/onnx.md.
+func example(t *testing.T, language string, n int) string {
+	t.Helper()
+	data, err := os.ReadFile("../../docs/onnx.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(data), "```"+language+"\n")
+	if len(blocks) < n+2 {
+		t.Fatalf("docs/onnx.md has %d blocks of %s, expected %d", len(blocks)-1, language, n+1)
+	}
+	code, _, _ := strings.Cut(blocks[n+1], "```")
+	return code
+}
+
+// onnxFolder is this folder's model as a folder for pipelines.
+func onnxFolder(t *testing.T, dir string, packed bool) {
+	t.Helper()
+	src, _ := open(t, ".")
+	o := convert.ONNXOptions{Options: convert.Options{Output: dir, Type: quant.F16, Version: "test"}, Packed: packed}
+	if _, err := convert.ToONNX(context.Background(), src, o); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// runExample runs a program in a folder and expects the passkey of the prompt.
+func runExample(t *testing.T, dir, name, code string, command ...string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(code), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(command[0], append(command[1:], name)...)
+	cmd.Dir = dir
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", command, err, stderr.String())
+	}
+	if !strings.Contains(string(out), " 12345.") {
+		t.Errorf("%v prints %q, expected the key 12345", command, out)
+	}
+}
+
+// need skips the test without something, or fails it when FPA_REQUIRE_ORACLES is
+// 1.
+func need(t *testing.T, present bool, what string) {
+	t.Helper()
+	switch {
+	case present:
+	case os.Getenv("FPA_REQUIRE_ORACLES") == "1":
+		t.Fatal(what)
+	default:
+		t.Skip(what)
+	}
+}
+
+// TestONNXExample runs the first example of docs/onnx.md.
+func TestONNXExample(t *testing.T) {
+	python := os.Getenv("FPA_PYTHON")
+	if python == "" {
+		python = "python3"
+	}
+	need(t, exec.Command(python, "-c", "import numpy, onnxruntime, tokenizers").Run() == nil,
+		python+" cannot import numpy, onnxruntime and tokenizers (FPA_PYTHON names another Python)")
+	dir := t.TempDir()
+	onnxFolder(t, dir, false)
+	runExample(t, dir, "example.py", example(t, "python", 0), python)
+}
+
+// TestTransformersJS runs transformers.js's own generate on a model with packed
+// states: the example of docs/onnx.md.
+func TestTransformersJS(t *testing.T) {
+	modules := os.Getenv("FPA_NODE_MODULES")
+	need(t, modules != "", "FPA_NODE_MODULES is not set; it names a node_modules folder with @huggingface/transformers")
+	dir := t.TempDir()
+	if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil {
+		t.Fatal(err)
+	}
+	onnxFolder(t, filepath.Join(dir, "folder"), true)
+	runExample(t, dir, "example.mjs", example(t, "js", 0), "node")
+}
+
+// TestOptimum runs optimum's own generate on a model with packed states: the
+// second example of docs/onnx.md. optimum takes PyTorch along, which is too large to
+// be asked for by FPA_REQUIRE_ORACLES.
+func TestOptimum(t *testing.T) {
+	python := os.Getenv("FPA_OPTIMUM_PYTHON")
+	if python == "" {
+		t.Skip("FPA_OPTIMUM_PYTHON is not set; it names a Python with optimum-onnx")
+	}
+	dir := t.TempDir()
+	onnxFolder(t, filepath.Join(dir, "folder"), true)
+	runExample(t, dir, "example.py", example(t, "python", 1), python)
+}
