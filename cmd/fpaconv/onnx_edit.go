@@ -301,7 +301,11 @@ func readPatterns(arg string) ([]onnxedit.Pattern, error) {
 
 // printInject says in a few lines what was done.
 func printInject(w io.Writer, path string, r *onnxedit.Result) {
-	fmt.Fprintf(w, "%s: the operator in %d places, as %s\n", path, len(r.Replaced), r.Form)
+	places := "places"
+	if len(r.Replaced) == 1 {
+		places = "place"
+	}
+	fmt.Fprintf(w, "%s: the operator in %d %s, as %s\n", path, len(r.Replaced), places, r.Form)
 	for _, p := range r.Replaced {
 		fmt.Fprintf(w, "  %s: was %s%s\n", cli.Clean(p.Place), cli.Clean(p.Was), removedNodes(p.Removed))
 	}

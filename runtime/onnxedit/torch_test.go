@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/firstpassage/fpa/format"
@@ -18,8 +19,7 @@ import (
 // The models of testdata come from PyTorch, with its results: see
 // testmodels/train/onnx_export.py.
 
-// torchTolerance is how far ONNX Runtime may be from PyTorch. Logits are of the
-// order of 1.
+// torchTolerance is how far ONNX Runtime may be from PyTorch. Logits are up to 10.
 const torchTolerance = 1e-5
 
 // load reads a model of testdata.
@@ -267,6 +267,29 @@ func runTorchPattern(t *testing.T, p *onnxtest.Python) {
 			if !(far <= torchTolerance) || !(moved <= torchTolerance) {
 				t.Errorf("%s, %s: %g from PyTorch, %g from the model before, expected %g", form, n, far, moved, torchTolerance)
 			}
+		}
+	}
+}
+
+// TestRecipe checks that the Python code of docs/onnx-export.md is that of the
+// script which made the models of this test.
+func TestRecipe(t *testing.T) {
+	read := func(path string) string {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	script := read("../../testmodels/train/onnx_export.py")
+	blocks := strings.Split(read("../../docs/onnx-export.md"), "```python\n")[1:]
+	if len(blocks) < 5 {
+		t.Fatalf("docs/onnx-export.md has %d blocks of Python, expected the whole recipe", len(blocks))
+	}
+	for _, b := range blocks {
+		b, _, _ = strings.Cut(b, "```")
+		if !strings.Contains(script, b) {
+			t.Errorf("this code of docs/onnx-export.md is not in testmodels/train/onnx_export.py:\n%s", b)
 		}
 	}
 }
