@@ -69,7 +69,7 @@ func decodeQ4_1Go(dst []float32, src []byte) {
 	}
 }
 
-func decodeQ5_0(dst []float32, src []byte) {
+func decodeQ5_0Go(dst []float32, src []byte) {
 	for ; len(dst) > 0; dst, src = dst[blockLen:], src[22:] {
 		d, high := f16At(src), binary.LittleEndian.Uint32(src[2:])
 		for j, q := range src[6:22] {
@@ -79,7 +79,7 @@ func decodeQ5_0(dst []float32, src []byte) {
 	}
 }
 
-func decodeQ5_1(dst []float32, src []byte) {
+func decodeQ5_1Go(dst []float32, src []byte) {
 	for ; len(dst) > 0; dst, src = dst[blockLen:], src[24:] {
 		d, m, high := f16At(src), f16At(src[2:]), binary.LittleEndian.Uint32(src[4:])
 		for j, q := range src[8:24] {

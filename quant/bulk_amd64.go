@@ -103,6 +103,22 @@ func decodeQ4_1(dst []float32, src []byte) {
 	decodeQ41AVX2(&dst[0], &src[0], len(dst)/blockLen)
 }
 
+func decodeQ5_0(dst []float32, src []byte) {
+	if !vector || len(dst) == 0 {
+		decodeQ5_0Go(dst, src)
+		return
+	}
+	decodeQ5AVX2(&dst[0], &src[0], len(dst)/blockLen)
+}
+
+func decodeQ5_1(dst []float32, src []byte) {
+	if !vector || len(dst) == 0 {
+		decodeQ5_1Go(dst, src)
+		return
+	}
+	decodeQ51AVX2(&dst[0], &src[0], len(dst)/blockLen)
+}
+
 // In the K types Go unpacks the scales of a block, and assembly the elements.
 
 func decodeQ4K(dst []float32, src []byte) {

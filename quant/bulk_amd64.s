@@ -12,6 +12,24 @@ DATA byteOrder<>+6(SB)/1, $0x03
 DATA byteOrder<>+7(SB)/1, $0x07
 GLOBL byteOrder<>(SB), RODATA|NOPTR, $8
 
+DATA laneOrder<>+0(SB)/1, $0x00
+DATA laneOrder<>+1(SB)/1, $0x01
+DATA laneOrder<>+2(SB)/1, $0x02
+DATA laneOrder<>+3(SB)/1, $0x03
+DATA laneOrder<>+4(SB)/1, $0x04
+DATA laneOrder<>+5(SB)/1, $0x05
+DATA laneOrder<>+6(SB)/1, $0x06
+DATA laneOrder<>+7(SB)/1, $0x07
+DATA laneOrder<>+8(SB)/1, $0x08
+DATA laneOrder<>+9(SB)/1, $0x09
+DATA laneOrder<>+10(SB)/1, $0x0a
+DATA laneOrder<>+11(SB)/1, $0x0b
+DATA laneOrder<>+12(SB)/1, $0x0c
+DATA laneOrder<>+13(SB)/1, $0x0d
+DATA laneOrder<>+14(SB)/1, $0x0e
+DATA laneOrder<>+15(SB)/1, $0x0f
+GLOBL laneOrder<>(SB), RODATA|NOPTR, $16
+
 // func encodeF16AVX2(dst *byte, src *float32, n int)
 // Requires: AVX, F16C
 TEXT ·encodeF16AVX2(SB), NOSPLIT, $0-24
@@ -242,6 +260,133 @@ block7:
 	ADDQ         $0x00000080, AX
 	DECQ         DX
 	JNZ          block7
+	VZEROUPPER
+	RET
+
+// func decodeQ5AVX2(dst *float32, src *byte, blocks int)
+// Requires: AVX, AVX2, F16C
+TEXT ·decodeQ5AVX2(SB), NOSPLIT, $0-24
+	// Widens blocks of 32.
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         blocks+16(FP), DX
+	MOVL         $0x0000000f, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00000010, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Y2
+	VPMOVZXBD    laneOrder<>+0(SB), Y1
+	MOVL         $0x00000010, BX
+	VMOVD        BX, X3
+	VPBROADCASTD X3, Y3
+
+block8:
+	VPBROADCASTW (CX), X4
+	VCVTPH2PS    X4, Y4
+	VPBROADCASTD 2(CX), Y5
+	VPSRLVD      Y1, Y5, Y5
+	VPMOVZXBD    6(CX), Y6
+	VPAND        Y6, Y0, Y7
+	VPSLLD       $0x04, Y5, Y8
+	VPAND        Y8, Y2, Y8
+	VPOR         Y8, Y7, Y7
+	VPSUBD       Y3, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VMULPS       Y4, Y7, Y7
+	VMOVUPS      Y7, (AX)
+	VPMOVZXBD    14(CX), Y7
+	VPAND        Y7, Y0, Y8
+	VPSRLD       $0x04, Y5, Y9
+	VPAND        Y9, Y2, Y9
+	VPOR         Y9, Y8, Y8
+	VPSUBD       Y3, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y4, Y8, Y8
+	VMOVUPS      Y8, 32(AX)
+	VPSRLD       $0x04, Y6, Y6
+	VPSRLD       $0x0c, Y5, Y8
+	VPAND        Y8, Y2, Y8
+	VPOR         Y8, Y6, Y6
+	VPSUBD       Y3, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y4, Y6, Y6
+	VMOVUPS      Y6, 64(AX)
+	VPSRLD       $0x04, Y7, Y6
+	VPSRLD       $0x14, Y5, Y5
+	VPAND        Y5, Y2, Y5
+	VPOR         Y5, Y6, Y6
+	VPSUBD       Y3, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y4, Y6, Y6
+	VMOVUPS      Y6, 96(AX)
+	ADDQ         $0x00000016, CX
+	ADDQ         $0x00000080, AX
+	DECQ         DX
+	JNZ          block8
+	VZEROUPPER
+	RET
+
+// func decodeQ51AVX2(dst *float32, src *byte, blocks int)
+// Requires: AVX, AVX2, F16C
+TEXT ·decodeQ51AVX2(SB), NOSPLIT, $0-24
+	// Widens blocks of 32.
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         blocks+16(FP), DX
+	MOVL         $0x0000000f, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00000010, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Y2
+	VPMOVZXBD    laneOrder<>+0(SB), Y1
+
+block9:
+	VPBROADCASTW (CX), X3
+	VCVTPH2PS    X3, Y3
+	VPBROADCASTW 2(CX), X4
+	VCVTPH2PS    X4, Y4
+	VPBROADCASTD 4(CX), Y5
+	VPSRLVD      Y1, Y5, Y5
+	VPMOVZXBD    8(CX), Y6
+	VPAND        Y6, Y0, Y7
+	VPSLLD       $0x04, Y5, Y8
+	VPAND        Y8, Y2, Y8
+	VPOR         Y8, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VMULPS       Y3, Y7, Y7
+	VADDPS       Y4, Y7, Y7
+	VMOVUPS      Y7, (AX)
+	VPMOVZXBD    16(CX), Y7
+	VPAND        Y7, Y0, Y8
+	VPSRLD       $0x04, Y5, Y9
+	VPAND        Y9, Y2, Y9
+	VPOR         Y9, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       Y3, Y8, Y8
+	VADDPS       Y4, Y8, Y8
+	VMOVUPS      Y8, 32(AX)
+	VPSRLD       $0x04, Y6, Y6
+	VPSRLD       $0x0c, Y5, Y8
+	VPAND        Y8, Y2, Y8
+	VPOR         Y8, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y3, Y6, Y6
+	VADDPS       Y4, Y6, Y6
+	VMOVUPS      Y6, 64(AX)
+	VPSRLD       $0x04, Y7, Y6
+	VPSRLD       $0x14, Y5, Y5
+	VPAND        Y5, Y2, Y5
+	VPOR         Y5, Y6, Y6
+	VCVTDQ2PS    Y6, Y6
+	VMULPS       Y3, Y6, Y6
+	VADDPS       Y4, Y6, Y6
+	VMOVUPS      Y6, 96(AX)
+	ADDQ         $0x00000018, CX
+	ADDQ         $0x00000080, AX
+	DECQ         DX
+	JNZ          block9
 	VZEROUPPER
 	RET
 
@@ -1225,7 +1370,7 @@ TEXT ·encodeQ8AVX2(SB), NOSPLIT, $0-24
 	VPBROADCASTD X4, Y4
 	VPMOVZXBD    byteOrder<>+0(SB), Y5
 
-block8:
+block10:
 	VXORPS       Y6, Y6, Y6
 	VMOVUPS      (CX), Y7
 	VANDPS       Y0, Y7, Y8
@@ -1280,7 +1425,7 @@ block8:
 	ADDQ         $0x00000080, CX
 	ADDQ         $0x00000022, AX
 	DECQ         DX
-	JNZ          block8
+	JNZ          block10
 	VZEROUPPER
 	RET
 
@@ -1301,7 +1446,7 @@ TEXT ·roundSumsAVX2(SB), NOSPLIT, $0-64
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 
-four9:
+four11:
 	VMOVUPD      (DX), Y8
 	VMULPD       Y0, Y8, Y9
 	VADDPD       Y1, Y9, Y9
@@ -1319,7 +1464,7 @@ four9:
 	ADDQ         $0x00000020, DX
 	ADDQ         $0x00000010, CX
 	SUBQ         $0x00000004, BX
-	JNZ          four9
+	JNZ          four11
 	VEXTRACTF128 $0x01, Y5, X0
 	VADDPD       X0, X5, X5
 	VPERMILPD    $0x01, X5, X0
@@ -1357,7 +1502,7 @@ TEXT ·scanF32AVX2(SB), NOSPLIT, $0-24
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 
-loop10:
+loop12:
 	VMOVUPS  (CX), Y7
 	VPAND    Y0, Y7, Y7
 	VPCMPEQD Y2, Y7, Y8
@@ -1382,7 +1527,7 @@ loop10:
 	VPMAXSD  Y7, Y3, Y3
 	ADDQ     $0x00000040, CX
 	SUBQ     $0x00000010, DX
-	JNZ      loop10
+	JNZ      loop12
 	VMOVDQU  Y3, (AX)
 	VMOVDQU  Y4, 32(AX)
 	VMOVDQU  Y5, 64(AX)
@@ -1409,7 +1554,7 @@ TEXT ·scanF16AVX2(SB), NOSPLIT, $0-24
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 
-loop11:
+loop13:
 	VCVTPH2PS (CX), Y7
 	VPAND     Y0, Y7, Y7
 	VPCMPEQD  Y2, Y7, Y8
@@ -1434,7 +1579,7 @@ loop11:
 	VPMAXSD   Y7, Y3, Y3
 	ADDQ      $0x00000020, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop11
+	JNZ       loop13
 	VMOVDQU   Y3, (AX)
 	VMOVDQU   Y4, 32(AX)
 	VMOVDQU   Y5, 64(AX)
@@ -1461,7 +1606,7 @@ TEXT ·scanBF16AVX2(SB), NOSPLIT, $0-24
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 
-loop12:
+loop14:
 	VPMOVZXWD (CX), Y7
 	VPSLLD    $0x10, Y7, Y7
 	VPAND     Y0, Y7, Y7
@@ -1488,7 +1633,7 @@ loop12:
 	VPMAXSD   Y7, Y3, Y3
 	ADDQ      $0x00000020, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop12
+	JNZ       loop14
 	VMOVDQU   Y3, (AX)
 	VMOVDQU   Y4, 32(AX)
 	VMOVDQU   Y5, 64(AX)

@@ -14,6 +14,8 @@ func scanBulk(_ *Stats, _ DType, _ []byte) int   { return 0 }
 
 func decodeQ4_0(dst []float32, src []byte) { decodeQ4_0Go(dst, src) }
 func decodeQ4_1(dst []float32, src []byte) { decodeQ4_1Go(dst, src) }
+func decodeQ5_0(dst []float32, src []byte) { decodeQ5_0Go(dst, src) }
+func decodeQ5_1(dst []float32, src []byte) { decodeQ5_1Go(dst, src) }
 func decodeQ4K(dst []float32, src []byte)  { decodeQ4KGo(dst, src) }
 func decodeQ5K(dst []float32, src []byte)  { decodeQ5KGo(dst, src) }
 func decodeQ6K(dst []float32, src []byte)  { decodeQ6KGo(dst, src) }

@@ -24,6 +24,12 @@ func decodeQ4AVX2(dst *float32, src *byte, blocks int)
 func decodeQ41AVX2(dst *float32, src *byte, blocks int)
 
 //go:noescape
+func decodeQ5AVX2(dst *float32, src *byte, blocks int)
+
+//go:noescape
+func decodeQ51AVX2(dst *float32, src *byte, blocks int)
+
+//go:noescape
 func decodeQ4KAVX2(dst *float32, qs *byte, scales *[8]float32, offsets *[8]float32)
 
 //go:noescape

@@ -230,7 +230,7 @@ const ahead = 2048
 // hasRows reports whether gemv reads the type in place.
 func hasRows(t quant.DType) bool {
 	switch t {
-	case quant.F32, quant.F16, quant.BF16, quant.Q8_0, quant.Q4_0, quant.Q4_1, quant.Q4_K, quant.Q5_K, quant.Q6_K:
+	case quant.F32, quant.F16, quant.BF16, quant.Q8_0, quant.Q4_0, quant.Q4_1, quant.Q5_0, quant.Q5_1, quant.Q4_K, quant.Q5_K, quant.Q6_K:
 		return true
 	}
 	return false
@@ -261,6 +261,14 @@ func gemv(t quant.DType, y *float32, w unsafe.Pointer, stride int, x []float32, 
 		gemvQ41AVX512(y, p, stride, &x[0], cols/32, rows, ahead)
 	case t == quant.Q4_1:
 		gemvQ41AVX2(y, p, stride, &x[0], cols/32, rows, ahead)
+	case t == quant.Q5_0 && wide:
+		gemvQ5AVX512(y, p, stride, &x[0], cols/32, rows, ahead)
+	case t == quant.Q5_0:
+		gemvQ5AVX2(y, p, stride, &x[0], cols/32, rows, ahead)
+	case t == quant.Q5_1 && wide:
+		gemvQ51AVX512(y, p, stride, &x[0], cols/32, rows, ahead)
+	case t == quant.Q5_1:
+		gemvQ51AVX2(y, p, stride, &x[0], cols/32, rows, ahead)
 	case t == quant.Q4_K && wide:
 		gemvQ4KAVX512(y, p, stride, &x[0], cols/256, rows, ahead)
 	case t == quant.Q4_K:

@@ -82,7 +82,7 @@ func TestFence(t *testing.T) {
 				KeyDotsQ8(p, x, k8, scales, n, 1)
 				WidenQ8(k32, k8, scales, rows, n)
 				_ = QuantizeQ8(k8[(rows-1)*n:], y)
-				for _, d := range []quant.DType{quant.F32, quant.F16, quant.BF16, quant.Q8_0, quant.Q4_0, quant.Q4_1, quant.Q4_K, quant.Q5_K, quant.Q6_K} {
+				for _, d := range []quant.DType{quant.F32, quant.F16, quant.BF16, quant.Q8_0, quant.Q4_0, quant.Q4_1, quant.Q5_0, quant.Q5_1, quant.Q4_K, quant.Q5_K, quant.Q6_K} {
 					if n%d.BlockLen() != 0 {
 						continue
 					}

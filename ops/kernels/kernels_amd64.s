@@ -20,6 +20,24 @@ DATA laneMasks<>+56(SB)/4, $0x00000000
 DATA laneMasks<>+60(SB)/4, $0x00000000
 GLOBL laneMasks<>(SB), RODATA|NOPTR, $64
 
+DATA laneOrder<>+0(SB)/1, $0x00
+DATA laneOrder<>+1(SB)/1, $0x01
+DATA laneOrder<>+2(SB)/1, $0x02
+DATA laneOrder<>+3(SB)/1, $0x03
+DATA laneOrder<>+4(SB)/1, $0x04
+DATA laneOrder<>+5(SB)/1, $0x05
+DATA laneOrder<>+6(SB)/1, $0x06
+DATA laneOrder<>+7(SB)/1, $0x07
+DATA laneOrder<>+8(SB)/1, $0x08
+DATA laneOrder<>+9(SB)/1, $0x09
+DATA laneOrder<>+10(SB)/1, $0x0a
+DATA laneOrder<>+11(SB)/1, $0x0b
+DATA laneOrder<>+12(SB)/1, $0x0c
+DATA laneOrder<>+13(SB)/1, $0x0d
+DATA laneOrder<>+14(SB)/1, $0x0e
+DATA laneOrder<>+15(SB)/1, $0x0f
+GLOBL laneOrder<>(SB), RODATA|NOPTR, $16
+
 DATA wordMasks<>+0(SB)/2, $0x0000
 DATA wordMasks<>+2(SB)/2, $0x0001
 DATA wordMasks<>+4(SB)/2, $0x0003
@@ -2145,6 +2163,554 @@ done73:
 	VZEROUPPER
 	RET
 
+// func gemvQ5AVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
+// Requires: AVX, AVX2, F16C, FMA3, MMX+
+TEXT ·gemvQ5AVX2(SB), NOSPLIT, $0-56
+	// y[r] = sum over blocks of scale * sum of w[r,c]*x[c]
+	MOVQ         y+0(FP), AX
+	MOVQ         w+8(FP), CX
+	MOVQ         x+24(FP), DX
+	MOVQ         rows+40(FP), BX
+	MOVQ         ahead+48(FP), SI
+	MOVQ         blocks+32(FP), DI
+	MOVL         $0x0000000f, R8
+	VMOVD        R8, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00000010, R8
+	VMOVD        R8, X2
+	VPBROADCASTD X2, Y2
+	VPMOVZXBD    laneOrder<>+0(SB), Y1
+	MOVL         $0x00000010, R8
+	VMOVD        R8, X3
+	VPBROADCASTD X3, Y3
+
+four76:
+	CMPQ   BX, $0x00000004
+	JL     one77
+	MOVQ   stride+16(FP), R8
+	MOVQ   CX, R9
+	LEAQ   (R9)(R8*1), R10
+	LEAQ   (R10)(R8*1), R11
+	LEAQ   (R11)(R8*1), R8
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	MOVQ   DX, R12
+	MOVQ   DI, R13
+
+block79:
+	PREFETCHT0   (R9)(SI*1)
+	VPBROADCASTD 2(R9), Y9
+	VPSRLVD      Y1, Y9, Y9
+	VPMOVZXBD    6(R9), Y10
+	VPAND        Y10, Y0, Y8
+	VPSLLD       $0x04, Y9, Y11
+	VPAND        Y11, Y2, Y11
+	VPOR         Y11, Y8, Y8
+	VPSUBD       Y3, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       (R12), Y8, Y8
+	VPMOVZXBD    14(R9), Y11
+	VPAND        Y11, Y0, Y12
+	VPSRLD       $0x04, Y9, Y13
+	VPAND        Y13, Y2, Y13
+	VPOR         Y13, Y12, Y12
+	VPSUBD       Y3, Y12, Y12
+	VCVTDQ2PS    Y12, Y12
+	VFMADD231PS  32(R12), Y12, Y8
+	VPSRLD       $0x04, Y10, Y10
+	VPSRLD       $0x0c, Y9, Y12
+	VPAND        Y12, Y2, Y12
+	VPOR         Y12, Y10, Y10
+	VPSUBD       Y3, Y10, Y10
+	VCVTDQ2PS    Y10, Y10
+	VFMADD231PS  64(R12), Y10, Y8
+	VPSRLD       $0x04, Y11, Y10
+	VPSRLD       $0x14, Y9, Y9
+	VPAND        Y9, Y2, Y9
+	VPOR         Y9, Y10, Y10
+	VPSUBD       Y3, Y10, Y10
+	VCVTDQ2PS    Y10, Y10
+	VFMADD231PS  96(R12), Y10, Y8
+	VPBROADCASTW (R9), X9
+	VCVTPH2PS    X9, Y9
+	VFMADD231PS  Y9, Y8, Y4
+	ADDQ         $0x00000016, R9
+	PREFETCHT0   (R10)(SI*1)
+	VPBROADCASTD 2(R10), Y9
+	VPSRLVD      Y1, Y9, Y9
+	VPMOVZXBD    6(R10), Y10
+	VPAND        Y10, Y0, Y8
+	VPSLLD       $0x04, Y9, Y11
+	VPAND        Y11, Y2, Y11
+	VPOR         Y11, Y8, Y8
+	VPSUBD       Y3, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       (R12), Y8, Y8
+	VPMOVZXBD    14(R10), Y11
+	VPAND        Y11, Y0, Y12
+	VPSRLD       $0x04, Y9, Y13
+	VPAND        Y13, Y2, Y13
+	VPOR         Y13, Y12, Y12
+	VPSUBD       Y3, Y12, Y12
+	VCVTDQ2PS    Y12, Y12
+	VFMADD231PS  32(R12), Y12, Y8
+	VPSRLD       $0x04, Y10, Y10
+	VPSRLD       $0x0c, Y9, Y12
+	VPAND        Y12, Y2, Y12
+	VPOR         Y12, Y10, Y10
+	VPSUBD       Y3, Y10, Y10
+	VCVTDQ2PS    Y10, Y10
+	VFMADD231PS  64(R12), Y10, Y8
+	VPSRLD       $0x04, Y11, Y10
+	VPSRLD       $0x14, Y9, Y9
+	VPAND        Y9, Y2, Y9
+	VPOR         Y9, Y10, Y10
+	VPSUBD       Y3, Y10, Y10
+	VCVTDQ2PS    Y10, Y10
+	VFMADD231PS  96(R12), Y10, Y8
+	VPBROADCASTW (R10), X9
+	VCVTPH2PS    X9, Y9
+	VFMADD231PS  Y9, Y8, Y5
+	ADDQ         $0x00000016, R10
+	PREFETCHT0   (R11)(SI*1)
+	VPBROADCASTD 2(R11), Y9
+	VPSRLVD      Y1, Y9, Y9
+	VPMOVZXBD    6(R11), Y10
+	VPAND        Y10, Y0, Y8
+	VPSLLD       $0x04, Y9, Y11
+	VPAND        Y11, Y2, Y11
+	VPOR         Y11, Y8, Y8
+	VPSUBD       Y3, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       (R12), Y8, Y8
+	VPMOVZXBD    14(R11), Y11
+	VPAND        Y11, Y0, Y12
+	VPSRLD       $0x04, Y9, Y13
+	VPAND        Y13, Y2, Y13
+	VPOR         Y13, Y12, Y12
+	VPSUBD       Y3, Y12, Y12
+	VCVTDQ2PS    Y12, Y12
+	VFMADD231PS  32(R12), Y12, Y8
+	VPSRLD       $0x04, Y10, Y10
+	VPSRLD       $0x0c, Y9, Y12
+	VPAND        Y12, Y2, Y12
+	VPOR         Y12, Y10, Y10
+	VPSUBD       Y3, Y10, Y10
+	VCVTDQ2PS    Y10, Y10
+	VFMADD231PS  64(R12), Y10, Y8
+	VPSRLD       $0x04, Y11, Y10
+	VPSRLD       $0x14, Y9, Y9
+	VPAND        Y9, Y2, Y9
+	VPOR         Y9, Y10, Y10
+	VPSUBD       Y3, Y10, Y10
+	VCVTDQ2PS    Y10, Y10
+	VFMADD231PS  96(R12), Y10, Y8
+	VPBROADCASTW (R11), X9
+	VCVTPH2PS    X9, Y9
+	VFMADD231PS  Y9, Y8, Y6
+	ADDQ         $0x00000016, R11
+	PREFETCHT0   (R8)(SI*1)
+	VPBROADCASTD 2(R8), Y9
+	VPSRLVD      Y1, Y9, Y9
+	VPMOVZXBD    6(R8), Y10
+	VPAND        Y10, Y0, Y8
+	VPSLLD       $0x04, Y9, Y11
+	VPAND        Y11, Y2, Y11
+	VPOR         Y11, Y8, Y8
+	VPSUBD       Y3, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       (R12), Y8, Y8
+	VPMOVZXBD    14(R8), Y11
+	VPAND        Y11, Y0, Y12
+	VPSRLD       $0x04, Y9, Y13
+	VPAND        Y13, Y2, Y13
+	VPOR         Y13, Y12, Y12
+	VPSUBD       Y3, Y12, Y12
+	VCVTDQ2PS    Y12, Y12
+	VFMADD231PS  32(R12), Y12, Y8
+	VPSRLD       $0x04, Y10, Y10
+	VPSRLD       $0x0c, Y9, Y12
+	VPAND        Y12, Y2, Y12
+	VPOR         Y12, Y10, Y10
+	VPSUBD       Y3, Y10, Y10
+	VCVTDQ2PS    Y10, Y10
+	VFMADD231PS  64(R12), Y10, Y8
+	VPSRLD       $0x04, Y11, Y10
+	VPSRLD       $0x14, Y9, Y9
+	VPAND        Y9, Y2, Y9
+	VPOR         Y9, Y10, Y10
+	VPSUBD       Y3, Y10, Y10
+	VCVTDQ2PS    Y10, Y10
+	VFMADD231PS  96(R12), Y10, Y8
+	VPBROADCASTW (R8), X9
+	VCVTPH2PS    X9, Y9
+	VFMADD231PS  Y9, Y8, Y7
+	ADDQ         $0x00000016, R8
+	ADDQ         $0x00000080, R12
+	DECQ         R13
+	JNZ          block79
+	MOVQ         stride+16(FP), R8
+	VSHUFPS      $0xdd, Y5, Y4, Y8
+	VSHUFPS      $0x88, Y5, Y4, Y4
+	VADDPS       Y8, Y4, Y4
+	VSHUFPS      $0xdd, Y7, Y6, Y8
+	VSHUFPS      $0x88, Y7, Y6, Y5
+	VADDPS       Y8, Y5, Y5
+	VSHUFPS      $0xdd, Y5, Y4, Y6
+	VSHUFPS      $0x88, Y5, Y4, Y4
+	VADDPS       Y6, Y4, Y4
+	VEXTRACTF128 $0x01, Y4, X5
+	VADDPS       X4, X5, X5
+	VMOVUPS      X5, (AX)
+	LEAQ         (CX)(R8*4), CX
+	ADDQ         $0x00000010, AX
+	SUBQ         $0x00000004, BX
+	JMP          four76
+
+one77:
+	TESTQ  BX, BX
+	JZ     done78
+	MOVQ   stride+16(FP), SI
+	MOVQ   CX, SI
+	VXORPS Y4, Y4, Y4
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+block80:
+	VPBROADCASTD 2(SI), Y6
+	VPSRLVD      Y1, Y6, Y6
+	VPMOVZXBD    6(SI), Y7
+	VPAND        Y7, Y0, Y5
+	VPSLLD       $0x04, Y6, Y8
+	VPAND        Y8, Y2, Y8
+	VPOR         Y8, Y5, Y5
+	VPSUBD       Y3, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       (R8), Y5, Y5
+	VPMOVZXBD    14(SI), Y8
+	VPAND        Y8, Y0, Y9
+	VPSRLD       $0x04, Y6, Y10
+	VPAND        Y10, Y2, Y10
+	VPOR         Y10, Y9, Y9
+	VPSUBD       Y3, Y9, Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  32(R8), Y9, Y5
+	VPSRLD       $0x04, Y7, Y7
+	VPSRLD       $0x0c, Y6, Y9
+	VPAND        Y9, Y2, Y9
+	VPOR         Y9, Y7, Y7
+	VPSUBD       Y3, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  64(R8), Y7, Y5
+	VPSRLD       $0x04, Y8, Y7
+	VPSRLD       $0x14, Y6, Y6
+	VPAND        Y6, Y2, Y6
+	VPOR         Y6, Y7, Y7
+	VPSUBD       Y3, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  96(R8), Y7, Y5
+	VPBROADCASTW (SI), X6
+	VCVTPH2PS    X6, Y6
+	VFMADD231PS  Y6, Y5, Y4
+	ADDQ         $0x00000016, SI
+	ADDQ         $0x00000080, R8
+	DECQ         R9
+	JNZ          block80
+	MOVQ         stride+16(FP), SI
+	VSHUFPS      $0xdd, Y4, Y4, Y5
+	VSHUFPS      $0x88, Y4, Y4, Y4
+	VADDPS       Y5, Y4, Y4
+	VSHUFPS      $0xdd, Y4, Y4, Y5
+	VSHUFPS      $0x88, Y4, Y4, Y4
+	VADDPS       Y5, Y4, Y4
+	VEXTRACTF128 $0x01, Y4, X5
+	VADDPS       X4, X5, X5
+	VMOVSS       X5, (AX)
+	ADDQ         SI, CX
+	ADDQ         $0x00000004, AX
+	DECQ         BX
+	JMP          one77
+
+done78:
+	VZEROUPPER
+	RET
+
+// func gemvQ51AVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
+// Requires: AVX, AVX2, F16C, FMA3, MMX+
+TEXT ·gemvQ51AVX2(SB), NOSPLIT, $0-56
+	// y[r] = sum over blocks of scale * sum of w[r,c]*x[c]
+	MOVQ         y+0(FP), AX
+	MOVQ         w+8(FP), CX
+	MOVQ         x+24(FP), DX
+	MOVQ         rows+40(FP), BX
+	MOVQ         ahead+48(FP), SI
+	MOVQ         blocks+32(FP), DI
+	MOVL         $0x0000000f, R8
+	VMOVD        R8, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00000010, R8
+	VMOVD        R8, X2
+	VPBROADCASTD X2, Y2
+	VPMOVZXBD    laneOrder<>+0(SB), Y1
+
+four81:
+	CMPQ   BX, $0x00000004
+	JL     one82
+	MOVQ   stride+16(FP), R8
+	MOVQ   CX, R9
+	LEAQ   (R9)(R8*1), R10
+	LEAQ   (R10)(R8*1), R11
+	LEAQ   (R11)(R8*1), R8
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	MOVQ   DX, R12
+	MOVQ   DI, R13
+
+block84:
+	VMOVUPS      (R12), Y7
+	VADDPS       32(R12), Y7, Y7
+	VADDPS       64(R12), Y7, Y7
+	VADDPS       96(R12), Y7, Y7
+	PREFETCHT0   (R9)(SI*1)
+	VPBROADCASTD 4(R9), Y9
+	VPSRLVD      Y1, Y9, Y9
+	VPMOVZXBD    8(R9), Y10
+	VPAND        Y10, Y0, Y8
+	VPSLLD       $0x04, Y9, Y11
+	VPAND        Y11, Y2, Y11
+	VPOR         Y11, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       (R12), Y8, Y8
+	VPMOVZXBD    16(R9), Y11
+	VPAND        Y11, Y0, Y12
+	VPSRLD       $0x04, Y9, Y13
+	VPAND        Y13, Y2, Y13
+	VPOR         Y13, Y12, Y12
+	VCVTDQ2PS    Y12, Y12
+	VFMADD231PS  32(R12), Y12, Y8
+	VPSRLD       $0x04, Y10, Y10
+	VPSRLD       $0x0c, Y9, Y12
+	VPAND        Y12, Y2, Y12
+	VPOR         Y12, Y10, Y10
+	VCVTDQ2PS    Y10, Y10
+	VFMADD231PS  64(R12), Y10, Y8
+	VPSRLD       $0x04, Y11, Y10
+	VPSRLD       $0x14, Y9, Y9
+	VPAND        Y9, Y2, Y9
+	VPOR         Y9, Y10, Y10
+	VCVTDQ2PS    Y10, Y10
+	VFMADD231PS  96(R12), Y10, Y8
+	VPBROADCASTW (R9), X9
+	VCVTPH2PS    X9, Y9
+	VFMADD231PS  Y9, Y8, Y3
+	VPBROADCASTW 2(R9), X8
+	VCVTPH2PS    X8, Y8
+	VFMADD231PS  Y8, Y7, Y3
+	ADDQ         $0x00000018, R9
+	PREFETCHT0   (R10)(SI*1)
+	VPBROADCASTD 4(R10), Y9
+	VPSRLVD      Y1, Y9, Y9
+	VPMOVZXBD    8(R10), Y10
+	VPAND        Y10, Y0, Y8
+	VPSLLD       $0x04, Y9, Y11
+	VPAND        Y11, Y2, Y11
+	VPOR         Y11, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       (R12), Y8, Y8
+	VPMOVZXBD    16(R10), Y11
+	VPAND        Y11, Y0, Y12
+	VPSRLD       $0x04, Y9, Y13
+	VPAND        Y13, Y2, Y13
+	VPOR         Y13, Y12, Y12
+	VCVTDQ2PS    Y12, Y12
+	VFMADD231PS  32(R12), Y12, Y8
+	VPSRLD       $0x04, Y10, Y10
+	VPSRLD       $0x0c, Y9, Y12
+	VPAND        Y12, Y2, Y12
+	VPOR         Y12, Y10, Y10
+	VCVTDQ2PS    Y10, Y10
+	VFMADD231PS  64(R12), Y10, Y8
+	VPSRLD       $0x04, Y11, Y10
+	VPSRLD       $0x14, Y9, Y9
+	VPAND        Y9, Y2, Y9
+	VPOR         Y9, Y10, Y10
+	VCVTDQ2PS    Y10, Y10
+	VFMADD231PS  96(R12), Y10, Y8
+	VPBROADCASTW (R10), X9
+	VCVTPH2PS    X9, Y9
+	VFMADD231PS  Y9, Y8, Y4
+	VPBROADCASTW 2(R10), X8
+	VCVTPH2PS    X8, Y8
+	VFMADD231PS  Y8, Y7, Y4
+	ADDQ         $0x00000018, R10
+	PREFETCHT0   (R11)(SI*1)
+	VPBROADCASTD 4(R11), Y9
+	VPSRLVD      Y1, Y9, Y9
+	VPMOVZXBD    8(R11), Y10
+	VPAND        Y10, Y0, Y8
+	VPSLLD       $0x04, Y9, Y11
+	VPAND        Y11, Y2, Y11
+	VPOR         Y11, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       (R12), Y8, Y8
+	VPMOVZXBD    16(R11), Y11
+	VPAND        Y11, Y0, Y12
+	VPSRLD       $0x04, Y9, Y13
+	VPAND        Y13, Y2, Y13
+	VPOR         Y13, Y12, Y12
+	VCVTDQ2PS    Y12, Y12
+	VFMADD231PS  32(R12), Y12, Y8
+	VPSRLD       $0x04, Y10, Y10
+	VPSRLD       $0x0c, Y9, Y12
+	VPAND        Y12, Y2, Y12
+	VPOR         Y12, Y10, Y10
+	VCVTDQ2PS    Y10, Y10
+	VFMADD231PS  64(R12), Y10, Y8
+	VPSRLD       $0x04, Y11, Y10
+	VPSRLD       $0x14, Y9, Y9
+	VPAND        Y9, Y2, Y9
+	VPOR         Y9, Y10, Y10
+	VCVTDQ2PS    Y10, Y10
+	VFMADD231PS  96(R12), Y10, Y8
+	VPBROADCASTW (R11), X9
+	VCVTPH2PS    X9, Y9
+	VFMADD231PS  Y9, Y8, Y5
+	VPBROADCASTW 2(R11), X8
+	VCVTPH2PS    X8, Y8
+	VFMADD231PS  Y8, Y7, Y5
+	ADDQ         $0x00000018, R11
+	PREFETCHT0   (R8)(SI*1)
+	VPBROADCASTD 4(R8), Y9
+	VPSRLVD      Y1, Y9, Y9
+	VPMOVZXBD    8(R8), Y10
+	VPAND        Y10, Y0, Y8
+	VPSLLD       $0x04, Y9, Y11
+	VPAND        Y11, Y2, Y11
+	VPOR         Y11, Y8, Y8
+	VCVTDQ2PS    Y8, Y8
+	VMULPS       (R12), Y8, Y8
+	VPMOVZXBD    16(R8), Y11
+	VPAND        Y11, Y0, Y12
+	VPSRLD       $0x04, Y9, Y13
+	VPAND        Y13, Y2, Y13
+	VPOR         Y13, Y12, Y12
+	VCVTDQ2PS    Y12, Y12
+	VFMADD231PS  32(R12), Y12, Y8
+	VPSRLD       $0x04, Y10, Y10
+	VPSRLD       $0x0c, Y9, Y12
+	VPAND        Y12, Y2, Y12
+	VPOR         Y12, Y10, Y10
+	VCVTDQ2PS    Y10, Y10
+	VFMADD231PS  64(R12), Y10, Y8
+	VPSRLD       $0x04, Y11, Y10
+	VPSRLD       $0x14, Y9, Y9
+	VPAND        Y9, Y2, Y9
+	VPOR         Y9, Y10, Y10
+	VCVTDQ2PS    Y10, Y10
+	VFMADD231PS  96(R12), Y10, Y8
+	VPBROADCASTW (R8), X9
+	VCVTPH2PS    X9, Y9
+	VFMADD231PS  Y9, Y8, Y6
+	VPBROADCASTW 2(R8), X8
+	VCVTPH2PS    X8, Y8
+	VFMADD231PS  Y8, Y7, Y6
+	ADDQ         $0x00000018, R8
+	ADDQ         $0x00000080, R12
+	DECQ         R13
+	JNZ          block84
+	MOVQ         stride+16(FP), R8
+	VSHUFPS      $0xdd, Y4, Y3, Y7
+	VSHUFPS      $0x88, Y4, Y3, Y3
+	VADDPS       Y7, Y3, Y3
+	VSHUFPS      $0xdd, Y6, Y5, Y7
+	VSHUFPS      $0x88, Y6, Y5, Y4
+	VADDPS       Y7, Y4, Y4
+	VSHUFPS      $0xdd, Y4, Y3, Y5
+	VSHUFPS      $0x88, Y4, Y3, Y3
+	VADDPS       Y5, Y3, Y3
+	VEXTRACTF128 $0x01, Y3, X4
+	VADDPS       X3, X4, X4
+	VMOVUPS      X4, (AX)
+	LEAQ         (CX)(R8*4), CX
+	ADDQ         $0x00000010, AX
+	SUBQ         $0x00000004, BX
+	JMP          four81
+
+one82:
+	TESTQ  BX, BX
+	JZ     done83
+	MOVQ   stride+16(FP), SI
+	MOVQ   CX, SI
+	VXORPS Y3, Y3, Y3
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+block85:
+	VMOVUPS      (R8), Y4
+	VADDPS       32(R8), Y4, Y4
+	VADDPS       64(R8), Y4, Y4
+	VADDPS       96(R8), Y4, Y4
+	VPBROADCASTD 4(SI), Y6
+	VPSRLVD      Y1, Y6, Y6
+	VPMOVZXBD    8(SI), Y7
+	VPAND        Y7, Y0, Y5
+	VPSLLD       $0x04, Y6, Y8
+	VPAND        Y8, Y2, Y8
+	VPOR         Y8, Y5, Y5
+	VCVTDQ2PS    Y5, Y5
+	VMULPS       (R8), Y5, Y5
+	VPMOVZXBD    16(SI), Y8
+	VPAND        Y8, Y0, Y9
+	VPSRLD       $0x04, Y6, Y10
+	VPAND        Y10, Y2, Y10
+	VPOR         Y10, Y9, Y9
+	VCVTDQ2PS    Y9, Y9
+	VFMADD231PS  32(R8), Y9, Y5
+	VPSRLD       $0x04, Y7, Y7
+	VPSRLD       $0x0c, Y6, Y9
+	VPAND        Y9, Y2, Y9
+	VPOR         Y9, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  64(R8), Y7, Y5
+	VPSRLD       $0x04, Y8, Y7
+	VPSRLD       $0x14, Y6, Y6
+	VPAND        Y6, Y2, Y6
+	VPOR         Y6, Y7, Y7
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  96(R8), Y7, Y5
+	VPBROADCASTW (SI), X6
+	VCVTPH2PS    X6, Y6
+	VFMADD231PS  Y6, Y5, Y3
+	VPBROADCASTW 2(SI), X5
+	VCVTPH2PS    X5, Y5
+	VFMADD231PS  Y5, Y4, Y3
+	ADDQ         $0x00000018, SI
+	ADDQ         $0x00000080, R8
+	DECQ         R9
+	JNZ          block85
+	MOVQ         stride+16(FP), SI
+	VSHUFPS      $0xdd, Y3, Y3, Y4
+	VSHUFPS      $0x88, Y3, Y3, Y3
+	VADDPS       Y4, Y3, Y3
+	VSHUFPS      $0xdd, Y3, Y3, Y4
+	VSHUFPS      $0x88, Y3, Y3, Y3
+	VADDPS       Y4, Y3, Y3
+	VEXTRACTF128 $0x01, Y3, X4
+	VADDPS       X3, X4, X4
+	VMOVSS       X4, (AX)
+	ADDQ         SI, CX
+	ADDQ         $0x00000004, AX
+	DECQ         BX
+	JMP          one82
+
+done83:
+	VZEROUPPER
+	RET
+
 // func gemvQ4KAVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·gemvQ4KAVX2(SB), NOSPLIT, $64-56
@@ -2159,9 +2725,9 @@ TEXT ·gemvQ4KAVX2(SB), NOSPLIT, $64-56
 	VMOVD        R8, X0
 	VPBROADCASTD X0, Y0
 
-four76:
+four86:
 	CMPQ   BX, $0x00000004
-	JL     one77
+	JL     one87
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -2174,7 +2740,7 @@ four76:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block79:
+block89:
 	VMOVUPS      (R12), Y5
 	VADDPS       32(R12), Y5, Y5
 	VADDPS       64(R12), Y5, Y5
@@ -2896,7 +3462,7 @@ block79:
 	ADDQ         $0x00000090, R8
 	ADDQ         $0x00000400, R12
 	DECQ         R13
-	JNZ          block79
+	JNZ          block89
 	MOVQ         stride+16(FP), R8
 	VSHUFPS      $0xdd, Y2, Y1, Y5
 	VSHUFPS      $0x88, Y2, Y1, Y1
@@ -2913,18 +3479,18 @@ block79:
 	LEAQ         (CX)(R8*4), CX
 	ADDQ         $0x00000010, AX
 	SUBQ         $0x00000004, BX
-	JMP          four76
+	JMP          four86
 
-one77:
+one87:
 	TESTQ  BX, BX
-	JZ     done78
+	JZ     done88
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Y1, Y1, Y1
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block80:
+block90:
 	VMOVUPS      (R8), Y2
 	VADDPS       32(R8), Y2, Y2
 	VADDPS       64(R8), Y2, Y2
@@ -3145,7 +3711,7 @@ block80:
 	ADDQ         $0x00000090, SI
 	ADDQ         $0x00000400, R8
 	DECQ         R9
-	JNZ          block80
+	JNZ          block90
 	MOVQ         stride+16(FP), SI
 	VSHUFPS      $0xdd, Y1, Y1, Y2
 	VSHUFPS      $0x88, Y1, Y1, Y1
@@ -3159,9 +3725,9 @@ block80:
 	ADDQ         SI, CX
 	ADDQ         $0x00000004, AX
 	DECQ         BX
-	JMP          one77
+	JMP          one87
 
-done78:
+done88:
 	VZEROUPPER
 	RET
 
@@ -3182,9 +3748,9 @@ TEXT ·gemvQ5KAVX2(SB), NOSPLIT, $64-56
 	VMOVD        R8, X1
 	VPBROADCASTD X1, Y1
 
-four81:
+four91:
 	CMPQ   BX, $0x00000004
-	JL     one82
+	JL     one92
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -3197,7 +3763,7 @@ four81:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block84:
+block94:
 	VMOVUPS      (R12), Y6
 	VADDPS       32(R12), Y6, Y6
 	VADDPS       64(R12), Y6, Y6
@@ -4367,7 +4933,7 @@ block84:
 	ADDQ         $0x000000b0, R8
 	ADDQ         $0x00000400, R12
 	DECQ         R13
-	JNZ          block84
+	JNZ          block94
 	MOVQ         stride+16(FP), R8
 	VSHUFPS      $0xdd, Y3, Y2, Y6
 	VSHUFPS      $0x88, Y3, Y2, Y2
@@ -4384,18 +4950,18 @@ block84:
 	LEAQ         (CX)(R8*4), CX
 	ADDQ         $0x00000010, AX
 	SUBQ         $0x00000004, BX
-	JMP          four81
+	JMP          four91
 
-one82:
+one92:
 	TESTQ  BX, BX
-	JZ     done83
+	JZ     done93
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Y2, Y2, Y2
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block85:
+block95:
 	VMOVUPS      (R8), Y3
 	VADDPS       32(R8), Y3, Y3
 	VADDPS       64(R8), Y3, Y3
@@ -4728,7 +5294,7 @@ block85:
 	ADDQ         $0x000000b0, SI
 	ADDQ         $0x00000400, R8
 	DECQ         R9
-	JNZ          block85
+	JNZ          block95
 	MOVQ         stride+16(FP), SI
 	VSHUFPS      $0xdd, Y2, Y2, Y3
 	VSHUFPS      $0x88, Y2, Y2, Y2
@@ -4742,9 +5308,9 @@ block85:
 	ADDQ         SI, CX
 	ADDQ         $0x00000004, AX
 	DECQ         BX
-	JMP          one82
+	JMP          one92
 
-done83:
+done93:
 	VZEROUPPER
 	RET
 
@@ -4768,9 +5334,9 @@ TEXT ·gemvQ6KAVX2(SB), NOSPLIT, $64-56
 	VMOVD        R8, X2
 	VPBROADCASTD X2, Y2
 
-four86:
+four96:
 	CMPQ   BX, $0x00000004
-	JL     one87
+	JL     one97
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -4783,7 +5349,7 @@ four86:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block89:
+block99:
 	PREFETCHT0   (R9)(SI*1)
 	PREFETCHT0   64(R9)(SI*1)
 	PREFETCHT0   128(R9)(SI*1)
@@ -6126,7 +6692,7 @@ block89:
 	ADDQ         $0x000000d2, R8
 	ADDQ         $0x00000400, R12
 	DECQ         R13
-	JNZ          block89
+	JNZ          block99
 	MOVQ         stride+16(FP), R8
 	VSHUFPS      $0xdd, Y4, Y3, Y7
 	VSHUFPS      $0x88, Y4, Y3, Y3
@@ -6143,18 +6709,18 @@ block89:
 	LEAQ         (CX)(R8*4), CX
 	ADDQ         $0x00000010, AX
 	SUBQ         $0x00000004, BX
-	JMP          four86
+	JMP          four96
 
-one87:
+one97:
 	TESTQ  BX, BX
-	JZ     done88
+	JZ     done98
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Y3, Y3, Y3
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block90:
+block100:
 	VPBROADCASTW 208(SI), X4
 	VCVTPH2PS    X4, Y4
 	VPMOVSXBD    192(SI), Y5
@@ -6488,7 +7054,7 @@ block90:
 	ADDQ         $0x000000d2, SI
 	ADDQ         $0x00000400, R8
 	DECQ         R9
-	JNZ          block90
+	JNZ          block100
 	MOVQ         stride+16(FP), SI
 	VSHUFPS      $0xdd, Y3, Y3, Y4
 	VSHUFPS      $0x88, Y3, Y3, Y3
@@ -6502,9 +7068,9 @@ block90:
 	ADDQ         SI, CX
 	ADDQ         $0x00000004, AX
 	DECQ         BX
-	JMP          one87
+	JMP          one97
 
-done88:
+done98:
 	VZEROUPPER
 	RET
 
@@ -6522,7 +7088,7 @@ TEXT ·tile1AVX2(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), SI
 	MOVQ groups+56(FP), SI
 
-group91:
+group101:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -6531,9 +7097,9 @@ group91:
 	MOVQ   DX, R9
 	MOVQ   cols+48(FP), R10
 
-vector92:
+vector102:
 	CMPQ        R10, $0x00000008
-	JL          rest93
+	JL          rest103
 	VMOVUPS     (DX), Y4
 	VMOVUPS     (CX), Y5
 	VFMADD231PS Y4, Y5, Y0
@@ -6546,11 +7112,11 @@ vector92:
 	ADDQ        $0x00000020, CX
 	ADDQ        $0x00000020, DX
 	SUBQ        $0x00000008, R10
-	JMP         vector92
+	JMP         vector102
 
-rest93:
+rest103:
 	TESTQ       R10, R10
-	JZ          store94
+	JZ          store104
 	LEAQ        laneMasks<>+0(SB), R11
 	NEGQ        R10
 	VMOVUPS     32(R11)(R10*4), Y4
@@ -6565,7 +7131,7 @@ rest93:
 	VFMADD231PS Y4, Y5, Y3
 	ADDQ        $0x00000020, CX
 
-store94:
+store104:
 	MOVQ         AX, CX
 	MOVQ         ldy+8(FP), DX
 	MOVQ         more+64(FP), DX
@@ -6581,16 +7147,16 @@ store94:
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X0, X1, X1
 	TESTQ        DX, DX
-	JZ           first95
+	JZ           first105
 	VADDPS       (CX), X1, X1
 
-first95:
+first105:
 	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R8)(BX*4), CX
 	MOVQ    R9, DX
 	DECQ    SI
-	JNZ     group91
+	JNZ     group101
 	VZEROUPPER
 	RET
 
@@ -6608,7 +7174,7 @@ TEXT ·tile2AVX2(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group96:
+group106:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -6621,9 +7187,9 @@ group96:
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector97:
+vector107:
 	CMPQ        R11, $0x00000008
-	JL          rest98
+	JL          rest108
 	VMOVUPS     (DX), Y8
 	VMOVUPS     (DX)(SI*1), Y9
 	VMOVUPS     (CX), Y10
@@ -6641,11 +7207,11 @@ vector97:
 	ADDQ        $0x00000020, CX
 	ADDQ        $0x00000020, DX
 	SUBQ        $0x00000008, R11
-	JMP         vector97
+	JMP         vector107
 
-rest98:
+rest108:
 	TESTQ       R11, R11
-	JZ          store99
+	JZ          store109
 	LEAQ        laneMasks<>+0(SB), R12
 	NEGQ        R11
 	VMOVUPS     32(R12)(R11*4), Y8
@@ -6665,7 +7231,7 @@ rest98:
 	VFMADD231PS Y8, Y10, Y7
 	ADDQ        $0x00000020, CX
 
-store99:
+store109:
 	MOVQ         AX, CX
 	MOVQ         ldy+8(FP), DX
 	MOVQ         more+64(FP), R11
@@ -6681,10 +7247,10 @@ store99:
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X0, X1, X1
 	TESTQ        R11, R11
-	JZ           first100
+	JZ           first110
 	VADDPS       (CX), X1, X1
 
-first100:
+first110:
 	VMOVUPS      X1, (CX)
 	ADDQ         DX, CX
 	VSHUFPS      $0xdd, Y5, Y4, Y0
@@ -6699,16 +7265,16 @@ first100:
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X4, X0, X0
 	TESTQ        R11, R11
-	JZ           first101
+	JZ           first111
 	VADDPS       (CX), X0, X0
 
-first101:
+first111:
 	VMOVUPS X0, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R9)(BX*4), CX
 	MOVQ    R10, DX
 	DECQ    R8
-	JNZ     group96
+	JNZ     group106
 	VZEROUPPER
 	RET
 
@@ -6726,7 +7292,7 @@ TEXT ·tile3AVX2(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group102:
+group112:
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -6743,9 +7309,9 @@ group102:
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector103:
+vector113:
 	CMPQ        R11, $0x00000008
-	JL          rest104
+	JL          rest114
 	VMOVUPS     (DX), Y12
 	VMOVUPS     (DX)(SI*1), Y13
 	VMOVUPS     (DX)(SI*2), Y14
@@ -6768,11 +7334,11 @@ vector103:
 	ADDQ        $0x00000020, CX
 	ADDQ        $0x00000020, DX
 	SUBQ        $0x00000008, R11
-	JMP         vector103
+	JMP         vector113
 
-rest104:
+rest114:
 	TESTQ       R11, R11
-	JZ          store105
+	JZ          store115
 	LEAQ        laneMasks<>+0(SB), R12
 	NEGQ        R11
 	VMOVUPS     32(R12)(R11*4), Y12
@@ -6797,7 +7363,7 @@ rest104:
 	VFMADD231PS Y12, Y15, Y11
 	ADDQ        $0x00000020, CX
 
-store105:
+store115:
 	MOVQ         AX, CX
 	MOVQ         ldy+8(FP), DX
 	MOVQ         more+64(FP), R11
@@ -6813,10 +7379,10 @@ store105:
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X0, X1, X1
 	TESTQ        R11, R11
-	JZ           first106
+	JZ           first116
 	VADDPS       (CX), X1, X1
 
-first106:
+first116:
 	VMOVUPS      X1, (CX)
 	ADDQ         DX, CX
 	VSHUFPS      $0xdd, Y5, Y4, Y0
@@ -6831,10 +7397,10 @@ first106:
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X4, X0, X0
 	TESTQ        R11, R11
-	JZ           first107
+	JZ           first117
 	VADDPS       (CX), X0, X0
 
-first107:
+first117:
 	VMOVUPS      X0, (CX)
 	ADDQ         DX, CX
 	VSHUFPS      $0xdd, Y9, Y8, Y0
@@ -6849,16 +7415,16 @@ first107:
 	VEXTRACTF128 $0x01, Y8, X0
 	VADDPS       X8, X0, X0
 	TESTQ        R11, R11
-	JZ           first108
+	JZ           first118
 	VADDPS       (CX), X0, X0
 
-first108:
+first118:
 	VMOVUPS X0, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R9)(BX*4), CX
 	MOVQ    R10, DX
 	DECQ    R8
-	JNZ     group102
+	JNZ     group112
 	VZEROUPPER
 	RET
 
@@ -6872,9 +7438,9 @@ TEXT ·accumulateF32AVX2(SB), NOSPLIT, $0-40
 	MOVQ DX, BX
 	SHLQ $0x02, BX
 
-strip109:
+strip119:
 	CMPQ    DX, $0x00000040
-	JL      narrower110
+	JL      narrower120
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -6887,10 +7453,10 @@ strip109:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row111:
+row121:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next112
+	JZ           next122
 	VBROADCASTSS (SI), Y8
 	VMOVUPS      (R8), Y9
 	VFMADD231PS  Y9, Y8, Y0
@@ -6909,11 +7475,11 @@ row111:
 	VMOVUPS      224(R8), Y9
 	VFMADD231PS  Y9, Y8, Y7
 
-next112:
+next122:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row111
+	JNZ     row121
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -6925,12 +7491,12 @@ next112:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip109
+	JMP     strip119
 
-narrower110:
-strip113:
+narrower120:
+strip123:
 	CMPQ    DX, $0x00000020
-	JL      narrower114
+	JL      narrower124
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -6939,10 +7505,10 @@ strip113:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row115:
+row125:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next116
+	JZ           next126
 	VBROADCASTSS (SI), Y4
 	VMOVUPS      (R8), Y5
 	VFMADD231PS  Y5, Y4, Y0
@@ -6953,11 +7519,11 @@ row115:
 	VMOVUPS      96(R8), Y5
 	VFMADD231PS  Y5, Y4, Y3
 
-next116:
+next126:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row115
+	JNZ     row125
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -6965,71 +7531,71 @@ next116:
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip113
+	JMP     strip123
 
-narrower114:
-strip117:
+narrower124:
+strip127:
 	CMPQ    DX, $0x00000010
-	JL      narrower118
+	JL      narrower128
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row119:
+row129:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next120
+	JZ           next130
 	VBROADCASTSS (SI), Y2
 	VMOVUPS      (R8), Y3
 	VFMADD231PS  Y3, Y2, Y0
 	VMOVUPS      32(R8), Y3
 	VFMADD231PS  Y3, Y2, Y1
 
-next120:
+next130:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row119
+	JNZ     row129
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip117
+	JMP     strip127
 
-narrower118:
-strip121:
+narrower128:
+strip131:
 	CMPQ    DX, $0x00000008
-	JL      narrower122
+	JL      narrower132
 	VMOVUPS (AX), Y0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row123:
+row133:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next124
+	JZ           next134
 	VBROADCASTSS (SI), Y1
 	VMOVUPS      (R8), Y2
 	VFMADD231PS  Y2, Y1, Y0
 
-next124:
+next134:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row123
+	JNZ     row133
 	VMOVUPS Y0, (AX)
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000008, DX
-	JMP     strip121
+	JMP     strip131
 
-narrower122:
+narrower132:
 	TESTQ      DX, DX
-	JZ         done125
+	JZ         done135
 	LEAQ       laneMasks<>+0(SB), SI
 	NEGQ       DX
 	VMOVUPS    32(SI)(DX*4), Y0
@@ -7037,22 +7603,22 @@ narrower122:
 	MOVQ       p+8(FP), DX
 	MOVQ       count+32(FP), SI
 
-row126:
+row136:
 	MOVL         (DX), DI
 	ADDL         DI, DI
-	JZ           next127
+	JZ           next137
 	VBROADCASTSS (DX), Y2
 	VMASKMOVPS   (CX), Y0, Y3
 	VFMADD231PS  Y3, Y2, Y1
 
-next127:
+next137:
 	ADDQ       $0x00000004, DX
 	ADDQ       BX, CX
 	DECQ       SI
-	JNZ        row126
+	JNZ        row136
 	VMASKMOVPS Y1, Y0, (AX)
 
-done125:
+done135:
 	VZEROUPPER
 	RET
 
@@ -7066,9 +7632,9 @@ TEXT ·accumulateF16AVX2(SB), NOSPLIT, $16-40
 	MOVQ DX, BX
 	SHLQ $0x01, BX
 
-strip128:
+strip138:
 	CMPQ    DX, $0x00000040
-	JL      narrower129
+	JL      narrower139
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -7081,10 +7647,10 @@ strip128:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row130:
+row140:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next131
+	JZ           next141
 	VBROADCASTSS (SI), Y8
 	VCVTPH2PS    (R8), Y9
 	VFMADD231PS  Y9, Y8, Y0
@@ -7103,11 +7669,11 @@ row130:
 	VCVTPH2PS    112(R8), Y9
 	VFMADD231PS  Y9, Y8, Y7
 
-next131:
+next141:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row130
+	JNZ     row140
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -7119,12 +7685,12 @@ next131:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip128
+	JMP     strip138
 
-narrower129:
-strip132:
+narrower139:
+strip142:
 	CMPQ    DX, $0x00000020
-	JL      narrower133
+	JL      narrower143
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -7133,10 +7699,10 @@ strip132:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row134:
+row144:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next135
+	JZ           next145
 	VBROADCASTSS (SI), Y4
 	VCVTPH2PS    (R8), Y5
 	VFMADD231PS  Y5, Y4, Y0
@@ -7147,11 +7713,11 @@ row134:
 	VCVTPH2PS    48(R8), Y5
 	VFMADD231PS  Y5, Y4, Y3
 
-next135:
+next145:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row134
+	JNZ     row144
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -7159,71 +7725,71 @@ next135:
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip132
+	JMP     strip142
 
-narrower133:
-strip136:
+narrower143:
+strip146:
 	CMPQ    DX, $0x00000010
-	JL      narrower137
+	JL      narrower147
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row138:
+row148:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next139
+	JZ           next149
 	VBROADCASTSS (SI), Y2
 	VCVTPH2PS    (R8), Y3
 	VFMADD231PS  Y3, Y2, Y0
 	VCVTPH2PS    16(R8), Y3
 	VFMADD231PS  Y3, Y2, Y1
 
-next139:
+next149:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row138
+	JNZ     row148
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip136
+	JMP     strip146
 
-narrower137:
-strip140:
+narrower147:
+strip150:
 	CMPQ    DX, $0x00000008
-	JL      narrower141
+	JL      narrower151
 	VMOVUPS (AX), Y0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row142:
+row152:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next143
+	JZ           next153
 	VBROADCASTSS (SI), Y1
 	VCVTPH2PS    (R8), Y2
 	VFMADD231PS  Y2, Y1, Y0
 
-next143:
+next153:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row142
+	JNZ     row152
 	VMOVUPS Y0, (AX)
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000010, CX
 	SUBQ    $0x00000008, DX
-	JMP     strip140
+	JMP     strip150
 
-narrower141:
+narrower151:
 	TESTQ      DX, DX
-	JZ         done144
+	JZ         done154
 	LEAQ       laneMasks<>+0(SB), SI
 	MOVQ       DX, DI
 	NEGQ       DI
@@ -7234,31 +7800,31 @@ narrower141:
 	MOVQ       p+8(FP), SI
 	MOVQ       count+32(FP), DI
 
-row145:
+row155:
 	MOVL         (SI), R8
 	ADDL         R8, R8
-	JZ           next146
+	JZ           next156
 	VBROADCASTSS (SI), Y2
 	LEAQ         (CX), R8
 	XORQ         R9, R9
 
-word147:
+word157:
 	MOVWLZX     (R8)(R9*2), R10
 	MOVW        R10, (SP)(R9*2)
 	INCQ        R9
 	CMPQ        R9, DX
-	JL          word147
+	JL          word157
 	VCVTPH2PS   (SP), Y3
 	VFMADD231PS Y3, Y2, Y1
 
-next146:
+next156:
 	ADDQ       $0x00000004, SI
 	ADDQ       BX, CX
 	DECQ       DI
-	JNZ        row145
+	JNZ        row155
 	VMASKMOVPS Y1, Y0, (AX)
 
-done144:
+done154:
 	VZEROUPPER
 	RET
 
@@ -7272,9 +7838,9 @@ TEXT ·accumulateI8AVX2(SB), NOSPLIT, $16-48
 	MOVQ DX, BX
 	SHLQ $0x00, BX
 
-strip148:
+strip158:
 	CMPQ    DX, $0x00000040
-	JL      narrower149
+	JL      narrower159
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -7288,10 +7854,10 @@ strip148:
 	MOVQ    CX, R8
 	MOVQ    scales+24(FP), R10
 
-row150:
+row160:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next151
+	JZ           next161
 	VBROADCASTSS (SI), Y8
 	VBROADCASTSS (R10), Y9
 	VMULPS       Y9, Y8, Y8
@@ -7320,12 +7886,12 @@ row150:
 	VCVTDQ2PS    Y9, Y9
 	VFMADD231PS  Y9, Y8, Y7
 
-next151:
+next161:
 	ADDQ    $0x00000004, SI
 	ADDQ    $0x00000004, R10
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row150
+	JNZ     row160
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -7337,12 +7903,12 @@ next151:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip148
+	JMP     strip158
 
-narrower149:
-strip152:
+narrower159:
+strip162:
 	CMPQ    DX, $0x00000020
-	JL      narrower153
+	JL      narrower163
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	VMOVUPS 64(AX), Y2
@@ -7352,10 +7918,10 @@ strip152:
 	MOVQ    CX, R8
 	MOVQ    scales+24(FP), R10
 
-row154:
+row164:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next155
+	JZ           next165
 	VBROADCASTSS (SI), Y4
 	VBROADCASTSS (R10), Y5
 	VMULPS       Y5, Y4, Y4
@@ -7372,12 +7938,12 @@ row154:
 	VCVTDQ2PS    Y5, Y5
 	VFMADD231PS  Y5, Y4, Y3
 
-next155:
+next165:
 	ADDQ    $0x00000004, SI
 	ADDQ    $0x00000004, R10
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row154
+	JNZ     row164
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	VMOVUPS Y2, 64(AX)
@@ -7385,12 +7951,12 @@ next155:
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip152
+	JMP     strip162
 
-narrower153:
-strip156:
+narrower163:
+strip166:
 	CMPQ    DX, $0x00000010
-	JL      narrower157
+	JL      narrower167
 	VMOVUPS (AX), Y0
 	VMOVUPS 32(AX), Y1
 	MOVQ    p+8(FP), SI
@@ -7398,10 +7964,10 @@ strip156:
 	MOVQ    CX, R8
 	MOVQ    scales+24(FP), R10
 
-row158:
+row168:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next159
+	JZ           next169
 	VBROADCASTSS (SI), Y2
 	VBROADCASTSS (R10), Y3
 	VMULPS       Y3, Y2, Y2
@@ -7412,33 +7978,33 @@ row158:
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y3, Y2, Y1
 
-next159:
+next169:
 	ADDQ    $0x00000004, SI
 	ADDQ    $0x00000004, R10
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row158
+	JNZ     row168
 	VMOVUPS Y0, (AX)
 	VMOVUPS Y1, 32(AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000010, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip156
+	JMP     strip166
 
-narrower157:
-strip160:
+narrower167:
+strip170:
 	CMPQ    DX, $0x00000008
-	JL      narrower161
+	JL      narrower171
 	VMOVUPS (AX), Y0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+40(FP), DI
 	MOVQ    CX, R8
 	MOVQ    scales+24(FP), R10
 
-row162:
+row172:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next163
+	JZ           next173
 	VBROADCASTSS (SI), Y1
 	VBROADCASTSS (R10), Y2
 	VMULPS       Y2, Y1, Y1
@@ -7446,21 +8012,21 @@ row162:
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y2, Y1, Y0
 
-next163:
+next173:
 	ADDQ    $0x00000004, SI
 	ADDQ    $0x00000004, R10
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row162
+	JNZ     row172
 	VMOVUPS Y0, (AX)
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000008, CX
 	SUBQ    $0x00000008, DX
-	JMP     strip160
+	JMP     strip170
 
-narrower161:
+narrower171:
 	TESTQ      DX, DX
-	JZ         done164
+	JZ         done174
 	LEAQ       laneMasks<>+0(SB), SI
 	MOVQ       DX, DI
 	NEGQ       DI
@@ -7472,35 +8038,35 @@ narrower161:
 	MOVQ       count+40(FP), DI
 	MOVQ       scales+24(FP), R9
 
-row165:
+row175:
 	MOVL         (SI), R8
 	ADDL         R8, R8
-	JZ           next166
+	JZ           next176
 	VBROADCASTSS (SI), Y2
 	VBROADCASTSS (R9), Y3
 	VMULPS       Y3, Y2, Y2
 	LEAQ         (CX), R8
 	XORQ         R10, R10
 
-word167:
+word177:
 	MOVBLZX     (R8)(R10*1), R11
 	MOVB        R11, (SP)(R10*1)
 	INCQ        R10
 	CMPQ        R10, DX
-	JL          word167
+	JL          word177
 	VPMOVSXBD   (SP), Y3
 	VCVTDQ2PS   Y3, Y3
 	VFMADD231PS Y3, Y2, Y1
 
-next166:
+next176:
 	ADDQ       $0x00000004, SI
 	ADDQ       $0x00000004, R9
 	ADDQ       BX, CX
 	DECQ       DI
-	JNZ        row165
+	JNZ        row175
 	VMASKMOVPS Y1, Y0, (AX)
 
-done164:
+done174:
 	VZEROUPPER
 	RET
 
@@ -7514,9 +8080,9 @@ TEXT ·axpyAVX2(SB), NOSPLIT, $0-32
 	MOVQ         x+8(FP), CX
 	MOVQ         n+24(FP), DX
 
-loop168:
+loop178:
 	CMPQ        DX, $0x00000008
-	JL          rest169
+	JL          rest179
 	VMOVUPS     (AX), Y1
 	VMOVUPS     (CX), Y2
 	VFMADD231PS Y2, Y0, Y1
@@ -7524,11 +8090,11 @@ loop168:
 	ADDQ        $0x00000020, AX
 	ADDQ        $0x00000020, CX
 	SUBQ        $0x00000008, DX
-	JMP         loop168
+	JMP         loop178
 
-rest169:
+rest179:
 	TESTQ       DX, DX
-	JZ          done170
+	JZ          done180
 	LEAQ        laneMasks<>+0(SB), BX
 	NEGQ        DX
 	VMOVUPS     32(BX)(DX*4), Y1
@@ -7537,7 +8103,7 @@ rest169:
 	VFMADD231PS Y3, Y0, Y2
 	VMASKMOVPS  Y2, Y1, (AX)
 
-done170:
+done180:
 	VZEROUPPER
 	RET
 
@@ -7549,9 +8115,9 @@ TEXT ·addAVX2(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop171:
+loop181:
 	CMPQ    DX, $0x00000008
-	JL      rest172
+	JL      rest182
 	VMOVUPS (AX), Y0
 	VMOVUPS (CX), Y1
 	VADDPS  Y1, Y0, Y0
@@ -7559,11 +8125,11 @@ loop171:
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000008, DX
-	JMP     loop171
+	JMP     loop181
 
-rest172:
+rest182:
 	TESTQ      DX, DX
-	JZ         done173
+	JZ         done183
 	LEAQ       laneMasks<>+0(SB), BX
 	NEGQ       DX
 	VMOVUPS    32(BX)(DX*4), Y0
@@ -7572,7 +8138,7 @@ rest172:
 	VADDPS     Y2, Y1, Y1
 	VMASKMOVPS Y1, Y0, (AX)
 
-done173:
+done183:
 	VZEROUPPER
 	RET
 
@@ -7584,9 +8150,9 @@ TEXT ·mulAVX2(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop174:
+loop184:
 	CMPQ    DX, $0x00000008
-	JL      rest175
+	JL      rest185
 	VMOVUPS (AX), Y0
 	VMOVUPS (CX), Y1
 	VMULPS  Y1, Y0, Y0
@@ -7594,11 +8160,11 @@ loop174:
 	ADDQ    $0x00000020, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000008, DX
-	JMP     loop174
+	JMP     loop184
 
-rest175:
+rest185:
 	TESTQ      DX, DX
-	JZ         done176
+	JZ         done186
 	LEAQ       laneMasks<>+0(SB), BX
 	NEGQ       DX
 	VMOVUPS    32(BX)(DX*4), Y0
@@ -7607,7 +8173,7 @@ rest175:
 	VMULPS     Y2, Y1, Y1
 	VMASKMOVPS Y1, Y0, (AX)
 
-done176:
+done186:
 	VZEROUPPER
 	RET
 
@@ -7620,19 +8186,19 @@ TEXT ·scaleAVX2(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop177:
+loop187:
 	CMPQ    CX, $0x00000008
-	JL      rest178
+	JL      rest188
 	VMOVUPS (AX), Y1
 	VMULPS  Y0, Y1, Y1
 	VMOVUPS Y1, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop177
+	JMP     loop187
 
-rest178:
+rest188:
 	TESTQ      CX, CX
-	JZ         done179
+	JZ         done189
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y1
@@ -7640,7 +8206,7 @@ rest178:
 	VMULPS     Y0, Y2, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done179:
+done189:
 	VZEROUPPER
 	RET
 
@@ -7655,9 +8221,9 @@ TEXT ·scaleMulAVX2(SB), NOSPLIT, $0-40
 	MOVQ         w+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop180:
+loop190:
 	CMPQ    BX, $0x00000008
-	JL      rest181
+	JL      rest191
 	VMOVUPS (CX), Y1
 	VMULPS  Y0, Y1, Y1
 	VMOVUPS (DX), Y2
@@ -7667,11 +8233,11 @@ loop180:
 	ADDQ    $0x00000020, CX
 	ADDQ    $0x00000020, DX
 	SUBQ    $0x00000008, BX
-	JMP     loop180
+	JMP     loop190
 
-rest181:
+rest191:
 	TESTQ      BX, BX
-	JZ         done182
+	JZ         done192
 	LEAQ       laneMasks<>+0(SB), SI
 	NEGQ       BX
 	VMOVUPS    32(SI)(BX*4), Y1
@@ -7681,7 +8247,7 @@ rest181:
 	VMULPS     Y0, Y2, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done182:
+done192:
 	VZEROUPPER
 	RET
 
@@ -7694,19 +8260,19 @@ TEXT ·addConstAVX2(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop183:
+loop193:
 	CMPQ    CX, $0x00000008
-	JL      rest184
+	JL      rest194
 	VMOVUPS (AX), Y1
 	VADDPS  Y0, Y1, Y1
 	VMOVUPS Y1, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop183
+	JMP     loop193
 
-rest184:
+rest194:
 	TESTQ      CX, CX
-	JZ         done185
+	JZ         done195
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y1
@@ -7714,7 +8280,7 @@ rest184:
 	VADDPS     Y0, Y2, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done185:
+done195:
 	VZEROUPPER
 	RET
 
@@ -7727,19 +8293,19 @@ TEXT ·updateLowAVX2(SB), NOSPLIT, $0-24
 	MOVQ         low+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop186:
+loop196:
 	CMPQ    CX, $0x00000008
-	JL      rest187
+	JL      rest197
 	VMOVUPS (AX), Y1
 	VMINPS  Y1, Y0, Y1
 	VMOVUPS Y1, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop186
+	JMP     loop196
 
-rest187:
+rest197:
 	TESTQ      CX, CX
-	JZ         done188
+	JZ         done198
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y1
@@ -7747,7 +8313,7 @@ rest187:
 	VMINPS     Y2, Y0, Y2
 	VMASKMOVPS Y2, Y1, (AX)
 
-done188:
+done198:
 	VZEROUPPER
 	RET
 
@@ -7760,18 +8326,18 @@ TEXT ·maximumAVX2(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
 
-loop189:
+loop199:
 	CMPQ    CX, $0x00000008
-	JL      rest190
+	JL      rest200
 	VMOVUPS (AX), Y2
 	VMAXPS  Y1, Y2, Y1
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop189
+	JMP     loop199
 
-rest190:
+rest200:
 	TESTQ      CX, CX
-	JZ         done191
+	JZ         done201
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y2
@@ -7779,7 +8345,7 @@ rest190:
 	VBLENDVPS  Y2, Y3, Y0, Y3
 	VMAXPS     Y1, Y3, Y1
 
-done191:
+done201:
 	VEXTRACTF128 $0x01, Y1, X0
 	VMAXPS       X1, X0, X0
 	VPERMILPS    $0x4e, X0, X1
@@ -7805,9 +8371,9 @@ TEXT ·penaliseAVX2(SB), NOSPLIT, $0-44
 	MOVQ         level+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop192:
+loop202:
 	CMPQ      BX, $0x00000008
-	JL        rest193
+	JL        rest203
 	VMOVUPS   (CX), Y4
 	VMOVUPS   (DX), Y5
 	VMINPS    Y4, Y0, Y4
@@ -7829,11 +8395,11 @@ loop192:
 	ADDQ      $0x00000020, CX
 	ADDQ      $0x00000020, DX
 	SUBQ      $0x00000008, BX
-	JMP       loop192
+	JMP       loop202
 
-rest193:
+rest203:
 	TESTQ      BX, BX
-	JZ         done194
+	JZ         done204
 	LEAQ       laneMasks<>+0(SB), SI
 	NEGQ       BX
 	VMOVUPS    32(SI)(BX*4), Y4
@@ -7856,7 +8422,7 @@ rest193:
 	VBLENDVPS  Y3, Y0, Y1, Y1
 	VMASKMOVPS Y1, Y4, (AX)
 
-done194:
+done204:
 	VEXTRACTF128 $0x01, Y2, X0
 	VMAXPS       X2, X0, X0
 	VPERMILPS    $0x4e, X0, X1
@@ -7878,9 +8444,9 @@ TEXT ·expSumAVX2(SB), NOSPLIT, $0-28
 	MOVQ         s+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop195:
+loop205:
 	CMPQ         CX, $0x00000008
-	JL           rest196
+	JL           rest206
 	VMOVUPS      (AX), Y3
 	VSUBPS       Y0, Y3, Y3
 	VMOVUPS      expLow<>+0(SB), Y4
@@ -7915,11 +8481,11 @@ loop195:
 	VADDPS       Y7, Y1, Y1
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop195
+	JMP          loop205
 
-rest196:
+rest206:
 	TESTQ        CX, CX
-	JZ           done197
+	JZ           done207
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y3
@@ -7957,7 +8523,7 @@ rest196:
 	VMASKMOVPS   Y7, Y3, (AX)
 	VADDPS       Y7, Y1, Y1
 
-done197:
+done207:
 	VSHUFPS      $0xdd, Y1, Y1, Y0
 	VSHUFPS      $0x88, Y1, Y1, Y1
 	VADDPS       Y0, Y1, Y1
@@ -7977,9 +8543,9 @@ TEXT ·siluAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop198:
+loop208:
 	CMPQ         CX, $0x00000008
-	JL           rest199
+	JL           rest209
 	VMOVUPS      (AX), Y0
 	VXORPS       signBit<>+0(SB), Y0, Y1
 	VMOVUPS      expLow<>+0(SB), Y2
@@ -8015,11 +8581,11 @@ loop198:
 	VMOVUPS      Y0, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop198
+	JMP          loop208
 
-rest199:
+rest209:
 	TESTQ        CX, CX
-	JZ           done200
+	JZ           done210
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -8057,7 +8623,7 @@ rest199:
 	VDIVPS       Y6, Y1, Y1
 	VMASKMOVPS   Y1, Y0, (AX)
 
-done200:
+done210:
 	VZEROUPPER
 	RET
 
@@ -8068,9 +8634,9 @@ TEXT ·sigmoidAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop201:
+loop211:
 	CMPQ         CX, $0x00000008
-	JL           rest202
+	JL           rest212
 	VMOVUPS      (AX), Y0
 	VXORPS       signBit<>+0(SB), Y0, Y0
 	VMOVUPS      expLow<>+0(SB), Y2
@@ -8107,11 +8673,11 @@ loop201:
 	VMOVUPS      Y0, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop201
+	JMP          loop211
 
-rest202:
+rest212:
 	TESTQ        CX, CX
-	JZ           done203
+	JZ           done213
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -8150,7 +8716,7 @@ rest202:
 	VDIVPS       Y2, Y1, Y1
 	VMASKMOVPS   Y1, Y0, (AX)
 
-done203:
+done213:
 	VZEROUPPER
 	RET
 
@@ -8161,9 +8727,9 @@ TEXT ·geluAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop204:
+loop214:
 	CMPQ         CX, $0x00000008
-	JL           rest205
+	JL           rest215
 	VMOVUPS      (AX), Y0
 	VANDPS       signBit<>+0(SB), Y0, Y1
 	VXORPS       Y1, Y0, Y1
@@ -8216,11 +8782,11 @@ loop204:
 	VMOVUPS      Y1, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop204
+	JMP          loop214
 
-rest205:
+rest215:
 	TESTQ        CX, CX
-	JZ           done206
+	JZ           done216
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -8275,7 +8841,7 @@ rest205:
 	VSUBPS       Y4, Y2, Y2
 	VMASKMOVPS   Y2, Y0, (AX)
 
-done206:
+done216:
 	VZEROUPPER
 	RET
 
@@ -8286,9 +8852,9 @@ TEXT ·geluTanhAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop207:
+loop217:
 	CMPQ         CX, $0x00000008
-	JL           rest208
+	JL           rest218
 	VMOVUPS      (AX), Y0
 	VMULPS       Y0, Y0, Y1
 	VMULPS       geluB<>+0(SB), Y1, Y1
@@ -8327,11 +8893,11 @@ loop207:
 	VMOVUPS      Y0, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop207
+	JMP          loop217
 
-rest208:
+rest218:
 	TESTQ        CX, CX
-	JZ           done209
+	JZ           done219
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -8372,7 +8938,7 @@ rest208:
 	VDIVPS       Y6, Y1, Y1
 	VMASKMOVPS   Y1, Y0, (AX)
 
-done209:
+done219:
 	VZEROUPPER
 	RET
 
@@ -8383,20 +8949,20 @@ TEXT ·reluAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop210:
+loop220:
 	CMPQ    CX, $0x00000008
-	JL      rest211
+	JL      rest221
 	VMOVUPS (AX), Y0
 	VXORPS  Y1, Y1, Y1
 	VMAXPS  Y0, Y1, Y0
 	VMOVUPS Y0, (AX)
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop210
+	JMP     loop220
 
-rest211:
+rest221:
 	TESTQ      CX, CX
-	JZ         done212
+	JZ         done222
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y0
@@ -8405,7 +8971,7 @@ rest211:
 	VMAXPS     Y1, Y2, Y1
 	VMASKMOVPS Y1, Y0, (AX)
 
-done212:
+done222:
 	VZEROUPPER
 	RET
 
@@ -8416,9 +8982,9 @@ TEXT ·tanhAVX2(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop213:
+loop223:
 	CMPQ         CX, $0x00000008
-	JL           rest214
+	JL           rest224
 	VMOVUPS      (AX), Y0
 	VANDPS       signBit<>+0(SB), Y0, Y2
 	VXORPS       Y2, Y0, Y1
@@ -8470,11 +9036,11 @@ loop213:
 	VMOVUPS      Y3, (AX)
 	ADDQ         $0x00000020, AX
 	SUBQ         $0x00000008, CX
-	JMP          loop213
+	JMP          loop223
 
-rest214:
+rest224:
 	TESTQ        CX, CX
-	JZ           done215
+	JZ           done225
 	LEAQ         laneMasks<>+0(SB), DX
 	NEGQ         CX
 	VMOVUPS      32(DX)(CX*4), Y0
@@ -8528,7 +9094,7 @@ rest214:
 	VBLENDVPS    Y1, Y5, Y4, Y4
 	VMASKMOVPS   Y4, Y0, (AX)
 
-done215:
+done225:
 	VZEROUPPER
 	RET
 
@@ -8543,16 +9109,16 @@ TEXT ·mulAddAVX2(SB), NOSPLIT, $0-80
 	LEAQ (BX)(BX*2), SI
 	LEAQ (BX)(BX*4), DI
 
-strip216:
+strip226:
 	CMPQ DX, $0x00000010
-	JL   narrower217
+	JL   narrower227
 	MOVQ x+16(FP), R8
 	MOVQ n+32(FP), R10
 	MOVQ AX, R9
 
-tokens218:
+tokens228:
 	CMPQ   R10, $0x00000006
-	JL     fewer219
+	JL     fewer229
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -8570,7 +9136,7 @@ tokens218:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column220:
+column230:
 	VMOVUPS      (R11), Y12
 	VMOVUPS      32(R11), Y13
 	VBROADCASTSS (R14), Y14
@@ -8594,83 +9160,83 @@ column220:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column220
+	JNZ          column230
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store221
+	JZ           store231
 	VMOVUPS      (R9), Y12
 	VADDPS       Y12, Y0, Y0
 	VMOVUPS      32(R9), Y12
 	VADDPS       Y12, Y1, Y1
 
-store221:
+store231:
 	VMOVUPS Y0, (R9)
 	VMOVUPS Y1, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store222
+	JZ      store232
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y2, Y2
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y3, Y3
 
-store222:
+store232:
 	VMOVUPS Y2, (R9)
 	VMOVUPS Y3, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store223
+	JZ      store233
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y4, Y4
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y5, Y5
 
-store223:
+store233:
 	VMOVUPS Y4, (R9)
 	VMOVUPS Y5, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store224
+	JZ      store234
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y6, Y6
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y7, Y7
 
-store224:
+store234:
 	VMOVUPS Y6, (R9)
 	VMOVUPS Y7, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store225
+	JZ      store235
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y8, Y8
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y9, Y9
 
-store225:
+store235:
 	VMOVUPS Y8, (R9)
 	VMOVUPS Y9, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store226
+	JZ      store236
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y10, Y10
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y11, Y11
 
-store226:
+store236:
 	VMOVUPS Y10, (R9)
 	VMOVUPS Y11, 32(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(SI*2), R8
 	SUBQ    $0x00000006, R10
-	JMP     tokens218
+	JMP     tokens228
 
-fewer219:
-tokens227:
+fewer229:
+tokens237:
 	CMPQ   R10, $0x00000004
-	JL     fewer228
+	JL     fewer238
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -8684,7 +9250,7 @@ tokens227:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column229:
+column239:
 	VMOVUPS      (R11), Y8
 	VMOVUPS      32(R11), Y9
 	VBROADCASTSS (R14), Y10
@@ -8702,61 +9268,61 @@ column229:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column229
+	JNZ          column239
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store230
+	JZ           store240
 	VMOVUPS      (R9), Y8
 	VADDPS       Y8, Y0, Y0
 	VMOVUPS      32(R9), Y8
 	VADDPS       Y8, Y1, Y1
 
-store230:
+store240:
 	VMOVUPS Y0, (R9)
 	VMOVUPS Y1, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store231
+	JZ      store241
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y2, Y2
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y3, Y3
 
-store231:
+store241:
 	VMOVUPS Y2, (R9)
 	VMOVUPS Y3, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store232
+	JZ      store242
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y4, Y4
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y5, Y5
 
-store232:
+store242:
 	VMOVUPS Y4, (R9)
 	VMOVUPS Y5, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store233
+	JZ      store243
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y6, Y6
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y7, Y7
 
-store233:
+store243:
 	VMOVUPS Y6, (R9)
 	VMOVUPS Y7, 32(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*4), R8
 	SUBQ    $0x00000004, R10
-	JMP     tokens227
+	JMP     tokens237
 
-fewer228:
-tokens234:
+fewer238:
+tokens244:
 	CMPQ   R10, $0x00000002
-	JL     fewer235
+	JL     fewer245
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -8766,7 +9332,7 @@ tokens234:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column236:
+column246:
 	VMOVUPS      (R11), Y4
 	VMOVUPS      32(R11), Y5
 	VBROADCASTSS (R14), Y6
@@ -8778,39 +9344,39 @@ column236:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column236
+	JNZ          column246
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store237
+	JZ           store247
 	VMOVUPS      (R9), Y4
 	VADDPS       Y4, Y0, Y0
 	VMOVUPS      32(R9), Y4
 	VADDPS       Y4, Y1, Y1
 
-store237:
+store247:
 	VMOVUPS Y0, (R9)
 	VMOVUPS Y1, 32(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store238
+	JZ      store248
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y2, Y2
 	VMOVUPS 32(R9), Y0
 	VADDPS  Y0, Y3, Y3
 
-store238:
+store248:
 	VMOVUPS Y2, (R9)
 	VMOVUPS Y3, 32(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*2), R8
 	SUBQ    $0x00000002, R10
-	JMP     tokens234
+	JMP     tokens244
 
-fewer235:
-tokens239:
+fewer245:
+tokens249:
 	CMPQ   R10, $0x00000001
-	JL     fewer240
+	JL     fewer250
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	MOVQ   ldw+48(FP), R12
@@ -8818,7 +9384,7 @@ tokens239:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column241:
+column251:
 	VMOVUPS      (R11), Y2
 	VMOVUPS      32(R11), Y3
 	VBROADCASTSS (R14), Y4
@@ -8827,41 +9393,41 @@ column241:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column241
+	JNZ          column251
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store242
+	JZ           store252
 	VMOVUPS      (R9), Y2
 	VADDPS       Y2, Y0, Y0
 	VMOVUPS      32(R9), Y2
 	VADDPS       Y2, Y1, Y1
 
-store242:
+store252:
 	VMOVUPS Y0, (R9)
 	VMOVUPS Y1, 32(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*1), R8
 	SUBQ    $0x00000001, R10
-	JMP     tokens239
+	JMP     tokens249
 
-fewer240:
+fewer250:
 	ADDQ $0x00000040, AX
 	ADDQ $0x00000040, CX
 	SUBQ $0x00000010, DX
-	JMP  strip216
+	JMP  strip226
 
-narrower217:
-strip243:
+narrower227:
+strip253:
 	CMPQ DX, $0x00000008
-	JL   narrower244
+	JL   narrower254
 	MOVQ x+16(FP), R8
 	MOVQ n+32(FP), R10
 	MOVQ AX, R9
 
-tokens245:
+tokens255:
 	CMPQ   R10, $0x0000000c
-	JL     fewer246
+	JL     fewer256
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -8880,7 +9446,7 @@ tokens245:
 	MOVQ   R8, R14
 	LEAQ   (R8)(SI*2), R15
 
-column247:
+column257:
 	VMOVUPS      (R11), Y12
 	VBROADCASTSS (R14), Y13
 	VFMADD231PS  Y12, Y13, Y0
@@ -8910,113 +9476,113 @@ column247:
 	ADDQ         $0x00000004, R14
 	ADDQ         $0x00000004, R15
 	DECQ         R13
-	JNZ          column247
+	JNZ          column257
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store248
+	JZ           store258
 	VMOVUPS      (R9), Y12
 	VADDPS       Y12, Y0, Y0
 
-store248:
-	VMOVUPS Y0, (R9)
-	ADDQ    R11, R9
-	TESTQ   R12, R12
-	JZ      store249
-	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y1, Y1
-
-store249:
-	VMOVUPS Y1, (R9)
-	ADDQ    R11, R9
-	TESTQ   R12, R12
-	JZ      store250
-	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y2, Y2
-
-store250:
-	VMOVUPS Y2, (R9)
-	ADDQ    R11, R9
-	TESTQ   R12, R12
-	JZ      store251
-	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y3, Y3
-
-store251:
-	VMOVUPS Y3, (R9)
-	ADDQ    R11, R9
-	TESTQ   R12, R12
-	JZ      store252
-	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y4, Y4
-
-store252:
-	VMOVUPS Y4, (R9)
-	ADDQ    R11, R9
-	TESTQ   R12, R12
-	JZ      store253
-	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y5, Y5
-
-store253:
-	VMOVUPS Y5, (R9)
-	ADDQ    R11, R9
-	TESTQ   R12, R12
-	JZ      store254
-	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y6, Y6
-
-store254:
-	VMOVUPS Y6, (R9)
-	ADDQ    R11, R9
-	TESTQ   R12, R12
-	JZ      store255
-	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y7, Y7
-
-store255:
-	VMOVUPS Y7, (R9)
-	ADDQ    R11, R9
-	TESTQ   R12, R12
-	JZ      store256
-	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y8, Y8
-
-store256:
-	VMOVUPS Y8, (R9)
-	ADDQ    R11, R9
-	TESTQ   R12, R12
-	JZ      store257
-	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y9, Y9
-
-store257:
-	VMOVUPS Y9, (R9)
-	ADDQ    R11, R9
-	TESTQ   R12, R12
-	JZ      store258
-	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y10, Y10
-
 store258:
-	VMOVUPS Y10, (R9)
+	VMOVUPS Y0, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
 	JZ      store259
 	VMOVUPS (R9), Y0
-	VADDPS  Y0, Y11, Y11
+	VADDPS  Y0, Y1, Y1
 
 store259:
+	VMOVUPS Y1, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store260
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y2, Y2
+
+store260:
+	VMOVUPS Y2, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store261
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y3, Y3
+
+store261:
+	VMOVUPS Y3, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store262
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y4, Y4
+
+store262:
+	VMOVUPS Y4, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store263
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y5, Y5
+
+store263:
+	VMOVUPS Y5, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store264
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y6, Y6
+
+store264:
+	VMOVUPS Y6, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store265
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y7, Y7
+
+store265:
+	VMOVUPS Y7, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store266
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y8, Y8
+
+store266:
+	VMOVUPS Y8, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store267
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y9, Y9
+
+store267:
+	VMOVUPS Y9, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store268
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y10, Y10
+
+store268:
+	VMOVUPS Y10, (R9)
+	ADDQ    R11, R9
+	TESTQ   R12, R12
+	JZ      store269
+	VMOVUPS (R9), Y0
+	VADDPS  Y0, Y11, Y11
+
+store269:
 	VMOVUPS Y11, (R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(SI*4), R8
 	SUBQ    $0x0000000c, R10
-	JMP     tokens245
+	JMP     tokens255
 
-fewer246:
-tokens260:
+fewer256:
+tokens270:
 	CMPQ   R10, $0x00000004
-	JL     fewer261
+	JL     fewer271
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -9026,7 +9592,7 @@ tokens260:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column262:
+column272:
 	VMOVUPS      (R11), Y4
 	VBROADCASTSS (R14), Y5
 	VFMADD231PS  Y4, Y5, Y0
@@ -9039,95 +9605,95 @@ column262:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column262
+	JNZ          column272
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store263
+	JZ           store273
 	VMOVUPS      (R9), Y4
 	VADDPS       Y4, Y0, Y0
 
-store263:
+store273:
 	VMOVUPS Y0, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store264
+	JZ      store274
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y1, Y1
 
-store264:
+store274:
 	VMOVUPS Y1, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store265
+	JZ      store275
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y2, Y2
 
-store265:
+store275:
 	VMOVUPS Y2, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store266
+	JZ      store276
 	VMOVUPS (R9), Y0
 	VADDPS  Y0, Y3, Y3
 
-store266:
+store276:
 	VMOVUPS Y3, (R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*4), R8
 	SUBQ    $0x00000004, R10
-	JMP     tokens260
+	JMP     tokens270
 
-fewer261:
-tokens267:
+fewer271:
+tokens277:
 	CMPQ   R10, $0x00000001
-	JL     fewer268
+	JL     fewer278
 	VXORPS Y0, Y0, Y0
 	MOVQ   ldw+48(FP), R12
 	MOVQ   k+56(FP), R13
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column269:
+column279:
 	VMOVUPS      (R11), Y1
 	VBROADCASTSS (R14), Y2
 	VFMADD231PS  Y1, Y2, Y0
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column269
+	JNZ          column279
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store270
+	JZ           store280
 	VMOVUPS      (R9), Y1
 	VADDPS       Y1, Y0, Y0
 
-store270:
+store280:
 	VMOVUPS Y0, (R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*1), R8
 	SUBQ    $0x00000001, R10
-	JMP     tokens267
+	JMP     tokens277
 
-fewer268:
+fewer278:
 	ADDQ $0x00000020, AX
 	ADDQ $0x00000020, CX
 	SUBQ $0x00000008, DX
-	JMP  strip243
+	JMP  strip253
 
-narrower244:
+narrower254:
 	TESTQ   DX, DX
-	JZ      done271
+	JZ      done281
 	LEAQ    laneMasks<>+0(SB), R8
 	NEGQ    DX
 	VMOVUPS 32(R8)(DX*4), Y0
 	MOVQ    x+16(FP), DX
 	MOVQ    n+32(FP), R8
 
-tokens272:
+tokens282:
 	CMPQ   R8, $0x0000000c
-	JL     fewer273
+	JL     fewer283
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
@@ -9146,7 +9712,7 @@ tokens272:
 	MOVQ   DX, R12
 	LEAQ   (DX)(SI*2), R13
 
-column274:
+column284:
 	VMASKMOVPS   (R9), Y0, Y13
 	VBROADCASTSS (R12), Y14
 	VFMADD231PS  Y13, Y14, Y1
@@ -9176,113 +9742,113 @@ column274:
 	ADDQ         $0x00000004, R12
 	ADDQ         $0x00000004, R13
 	DECQ         R11
-	JNZ          column274
+	JNZ          column284
 	MOVQ         ldy+8(FP), R9
 	MOVQ         add+72(FP), R10
 	TESTQ        R10, R10
-	JZ           store275
+	JZ           store285
 	VMASKMOVPS   (AX), Y0, Y13
 	VADDPS       Y13, Y1, Y1
 
-store275:
-	VMASKMOVPS Y1, Y0, (AX)
-	ADDQ       R9, AX
-	TESTQ      R10, R10
-	JZ         store276
-	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y2, Y2
-
-store276:
-	VMASKMOVPS Y2, Y0, (AX)
-	ADDQ       R9, AX
-	TESTQ      R10, R10
-	JZ         store277
-	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y3, Y3
-
-store277:
-	VMASKMOVPS Y3, Y0, (AX)
-	ADDQ       R9, AX
-	TESTQ      R10, R10
-	JZ         store278
-	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y4, Y4
-
-store278:
-	VMASKMOVPS Y4, Y0, (AX)
-	ADDQ       R9, AX
-	TESTQ      R10, R10
-	JZ         store279
-	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y5, Y5
-
-store279:
-	VMASKMOVPS Y5, Y0, (AX)
-	ADDQ       R9, AX
-	TESTQ      R10, R10
-	JZ         store280
-	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y6, Y6
-
-store280:
-	VMASKMOVPS Y6, Y0, (AX)
-	ADDQ       R9, AX
-	TESTQ      R10, R10
-	JZ         store281
-	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y7, Y7
-
-store281:
-	VMASKMOVPS Y7, Y0, (AX)
-	ADDQ       R9, AX
-	TESTQ      R10, R10
-	JZ         store282
-	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y8, Y8
-
-store282:
-	VMASKMOVPS Y8, Y0, (AX)
-	ADDQ       R9, AX
-	TESTQ      R10, R10
-	JZ         store283
-	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y9, Y9
-
-store283:
-	VMASKMOVPS Y9, Y0, (AX)
-	ADDQ       R9, AX
-	TESTQ      R10, R10
-	JZ         store284
-	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y10, Y10
-
-store284:
-	VMASKMOVPS Y10, Y0, (AX)
-	ADDQ       R9, AX
-	TESTQ      R10, R10
-	JZ         store285
-	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y11, Y11
-
 store285:
-	VMASKMOVPS Y11, Y0, (AX)
+	VMASKMOVPS Y1, Y0, (AX)
 	ADDQ       R9, AX
 	TESTQ      R10, R10
 	JZ         store286
 	VMASKMOVPS (AX), Y0, Y1
-	VADDPS     Y1, Y12, Y12
+	VADDPS     Y1, Y2, Y2
 
 store286:
+	VMASKMOVPS Y2, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store287
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y3, Y3
+
+store287:
+	VMASKMOVPS Y3, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store288
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y4, Y4
+
+store288:
+	VMASKMOVPS Y4, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store289
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y5, Y5
+
+store289:
+	VMASKMOVPS Y5, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store290
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y6, Y6
+
+store290:
+	VMASKMOVPS Y6, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store291
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y7, Y7
+
+store291:
+	VMASKMOVPS Y7, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store292
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y8, Y8
+
+store292:
+	VMASKMOVPS Y8, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store293
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y9, Y9
+
+store293:
+	VMASKMOVPS Y9, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store294
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y10, Y10
+
+store294:
+	VMASKMOVPS Y10, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store295
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y11, Y11
+
+store295:
+	VMASKMOVPS Y11, Y0, (AX)
+	ADDQ       R9, AX
+	TESTQ      R10, R10
+	JZ         store296
+	VMASKMOVPS (AX), Y0, Y1
+	VADDPS     Y1, Y12, Y12
+
+store296:
 	VMASKMOVPS Y12, Y0, (AX)
 	ADDQ       R9, AX
 	LEAQ       (DX)(SI*4), DX
 	SUBQ       $0x0000000c, R8
-	JMP        tokens272
+	JMP        tokens282
 
-fewer273:
-tokens287:
+fewer283:
+tokens297:
 	CMPQ   R8, $0x00000004
-	JL     fewer288
+	JL     fewer298
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
@@ -9292,7 +9858,7 @@ tokens287:
 	MOVQ   CX, DI
 	MOVQ   DX, R11
 
-column289:
+column299:
 	VMASKMOVPS   (DI), Y0, Y5
 	VBROADCASTSS (R11), Y6
 	VFMADD231PS  Y5, Y6, Y1
@@ -9305,79 +9871,79 @@ column289:
 	ADDQ         R9, DI
 	ADDQ         $0x00000004, R11
 	DECQ         R10
-	JNZ          column289
+	JNZ          column299
 	MOVQ         ldy+8(FP), DI
 	MOVQ         add+72(FP), R9
 	TESTQ        R9, R9
-	JZ           store290
+	JZ           store300
 	VMASKMOVPS   (AX), Y0, Y5
 	VADDPS       Y5, Y1, Y1
 
-store290:
+store300:
 	VMASKMOVPS Y1, Y0, (AX)
 	ADDQ       DI, AX
 	TESTQ      R9, R9
-	JZ         store291
+	JZ         store301
 	VMASKMOVPS (AX), Y0, Y1
 	VADDPS     Y1, Y2, Y2
 
-store291:
+store301:
 	VMASKMOVPS Y2, Y0, (AX)
 	ADDQ       DI, AX
 	TESTQ      R9, R9
-	JZ         store292
+	JZ         store302
 	VMASKMOVPS (AX), Y0, Y1
 	VADDPS     Y1, Y3, Y3
 
-store292:
+store302:
 	VMASKMOVPS Y3, Y0, (AX)
 	ADDQ       DI, AX
 	TESTQ      R9, R9
-	JZ         store293
+	JZ         store303
 	VMASKMOVPS (AX), Y0, Y1
 	VADDPS     Y1, Y4, Y4
 
-store293:
+store303:
 	VMASKMOVPS Y4, Y0, (AX)
 	ADDQ       DI, AX
 	LEAQ       (DX)(BX*4), DX
 	SUBQ       $0x00000004, R8
-	JMP        tokens287
+	JMP        tokens297
 
-fewer288:
-tokens294:
+fewer298:
+tokens304:
 	CMPQ   R8, $0x00000001
-	JL     fewer295
+	JL     fewer305
 	VXORPS Y1, Y1, Y1
 	MOVQ   ldw+48(FP), DI
 	MOVQ   k+56(FP), R9
 	MOVQ   CX, SI
 	MOVQ   DX, R10
 
-column296:
+column306:
 	VMASKMOVPS   (SI), Y0, Y2
 	VBROADCASTSS (R10), Y3
 	VFMADD231PS  Y2, Y3, Y1
 	ADDQ         DI, SI
 	ADDQ         $0x00000004, R10
 	DECQ         R9
-	JNZ          column296
+	JNZ          column306
 	MOVQ         ldy+8(FP), SI
 	MOVQ         add+72(FP), DI
 	TESTQ        DI, DI
-	JZ           store297
+	JZ           store307
 	VMASKMOVPS   (AX), Y0, Y2
 	VADDPS       Y2, Y1, Y1
 
-store297:
+store307:
 	VMASKMOVPS Y1, Y0, (AX)
 	ADDQ       SI, AX
 	LEAQ       (DX)(BX*1), DX
 	SUBQ       $0x00000001, R8
-	JMP        tokens294
+	JMP        tokens304
 
-fewer295:
-done271:
+fewer305:
+done281:
 	VZEROUPPER
 	RET
 
@@ -9392,14 +9958,14 @@ TEXT ·transposeF32AVX2(SB), NOSPLIT, $0-40
 	MOVQ cols+32(FP), SI
 	SHLQ $0x02, SI
 
-rows298:
+rows308:
 	CMPQ BX, $0x00000008
-	JL   rest299
+	JL   rest309
 	MOVQ cols+32(FP), R9
 	MOVQ DX, DI
 	MOVQ AX, R8
 
-columns301:
+columns311:
 	MOVQ        DI, R10
 	VMOVUPS     (R10), X0
 	ADDQ        SI, R10
@@ -9434,7 +10000,7 @@ columns301:
 	VMOVUPS     Y5, (R10)
 	ADDQ        CX, R10
 	SUBQ        $0x00000004, R9
-	JLE         done302
+	JLE         done312
 	MOVQ        $0x00000004, R11
 	MOVQ        R9, R10
 	CMPQ        R9, R11
@@ -9443,18 +10009,18 @@ columns301:
 	LEAQ        (DI)(R10*4), DI
 	IMULQ       CX, R10
 	ADDQ        R10, R8
-	JMP         columns301
+	JMP         columns311
 
-done302:
+done312:
 	IMUL3Q $0x00000008, SI, DI
 	ADDQ   DI, DX
 	ADDQ   $0x00000020, AX
 	SUBQ   $0x00000008, BX
-	JMP    rows298
+	JMP    rows308
 
-rest299:
+rest309:
 	TESTQ   BX, BX
-	JZ      end300
+	JZ      end310
 	LEAQ    laneMasks<>+0(SB), DI
 	MOVQ    BX, R8
 	NEGQ    R8
@@ -9462,7 +10028,7 @@ rest299:
 	MOVQ    cols+32(FP), DI
 	MOVQ    AX, AX
 
-columns303:
+columns313:
 	MOVQ        DX, R8
 	VMOVUPS     (R8), X9
 	XORQ        R9, R9
@@ -9518,7 +10084,7 @@ columns303:
 	VMASKMOVPS  Y2, Y0, (R8)
 	ADDQ        CX, R8
 	SUBQ        $0x00000004, DI
-	JLE         done304
+	JLE         done314
 	MOVQ        $0x00000004, R9
 	MOVQ        DI, R8
 	CMPQ        DI, R9
@@ -9527,10 +10093,10 @@ columns303:
 	LEAQ        (DX)(R8*4), DX
 	IMULQ       CX, R8
 	ADDQ        R8, AX
-	JMP         columns303
+	JMP         columns313
 
-done304:
-end300:
+done314:
+end310:
 	VZEROUPPER
 	RET
 
@@ -9545,14 +10111,14 @@ TEXT ·transposeF16AVX2(SB), NOSPLIT, $0-40
 	MOVQ cols+32(FP), SI
 	SHLQ $0x01, SI
 
-rows305:
+rows315:
 	CMPQ BX, $0x00000008
-	JL   rest306
+	JL   rest316
 	MOVQ cols+32(FP), R9
 	MOVQ DX, DI
 	MOVQ AX, R8
 
-columns308:
+columns318:
 	MOVQ       DI, R10
 	VMOVUPS    (R10), X0
 	ADDQ       SI, R10
@@ -9619,7 +10185,7 @@ columns308:
 	VMOVUPS    Y0, (R10)
 	ADDQ       CX, R10
 	SUBQ       $0x00000008, R9
-	JLE        done309
+	JLE        done319
 	MOVQ       $0x00000008, R11
 	MOVQ       R9, R10
 	CMPQ       R9, R11
@@ -9628,18 +10194,18 @@ columns308:
 	LEAQ       (DI)(R10*2), DI
 	IMULQ      CX, R10
 	ADDQ       R10, R8
-	JMP        columns308
+	JMP        columns318
 
-done309:
+done319:
 	IMUL3Q $0x00000008, SI, DI
 	ADDQ   DI, DX
 	ADDQ   $0x00000020, AX
 	SUBQ   $0x00000008, BX
-	JMP    rows305
+	JMP    rows315
 
-rest306:
+rest316:
 	TESTQ   BX, BX
-	JZ      end307
+	JZ      end317
 	LEAQ    laneMasks<>+0(SB), DI
 	MOVQ    BX, R8
 	NEGQ    R8
@@ -9647,7 +10213,7 @@ rest306:
 	MOVQ    cols+32(FP), DI
 	MOVQ    AX, AX
 
-columns310:
+columns320:
 	MOVQ       DX, R8
 	VMOVUPS    (R8), X1
 	XORQ       R9, R9
@@ -9735,7 +10301,7 @@ columns310:
 	VMASKMOVPS Y1, Y0, (R8)
 	ADDQ       CX, R8
 	SUBQ       $0x00000008, DI
-	JLE        done311
+	JLE        done321
 	MOVQ       $0x00000008, R9
 	MOVQ       DI, R8
 	CMPQ       DI, R9
@@ -9744,10 +10310,10 @@ columns310:
 	LEAQ       (DX)(R8*2), DX
 	IMULQ      CX, R8
 	ADDQ       R8, AX
-	JMP        columns310
+	JMP        columns320
 
-done311:
-end307:
+done321:
+end317:
 	VZEROUPPER
 	RET
 
@@ -9763,15 +10329,15 @@ TEXT ·transposeI8AVX2(SB), NOSPLIT, $0-48
 	SHLQ $0x00, SI
 	MOVQ scales+24(FP), DI
 
-rows312:
+rows322:
 	CMPQ    BX, $0x00000008
-	JL      rest313
+	JL      rest323
 	VMOVUPS (DI), Y0
 	MOVQ    cols+40(FP), R10
 	MOVQ    DX, R8
 	MOVQ    AX, R9
 
-columns315:
+columns325:
 	MOVQ       R8, R11
 	VPMOVSXBW  (R11), X1
 	ADDQ       SI, R11
@@ -9854,7 +10420,7 @@ columns315:
 	VMOVUPS    Y1, (R11)
 	ADDQ       CX, R11
 	SUBQ       $0x00000008, R10
-	JLE        done316
+	JLE        done326
 	MOVQ       $0x00000008, R12
 	MOVQ       R10, R11
 	CMPQ       R10, R12
@@ -9863,19 +10429,19 @@ columns315:
 	LEAQ       (R8)(R11*1), R8
 	IMULQ      CX, R11
 	ADDQ       R11, R9
-	JMP        columns315
+	JMP        columns325
 
-done316:
+done326:
 	IMUL3Q $0x00000008, SI, R8
 	ADDQ   R8, DX
 	ADDQ   $0x00000020, AX
 	ADDQ   $0x00000020, DI
 	SUBQ   $0x00000008, BX
-	JMP    rows312
+	JMP    rows322
 
-rest313:
+rest323:
 	TESTQ      BX, BX
-	JZ         end314
+	JZ         end324
 	LEAQ       laneMasks<>+0(SB), R8
 	MOVQ       BX, R9
 	NEGQ       R9
@@ -9884,7 +10450,7 @@ rest313:
 	MOVQ       cols+40(FP), DI
 	MOVQ       AX, AX
 
-columns317:
+columns327:
 	MOVQ       DX, R8
 	VPMOVSXBW  (R8), X2
 	XORQ       R9, R9
@@ -9988,7 +10554,7 @@ columns317:
 	VMASKMOVPS Y2, Y0, (R8)
 	ADDQ       CX, R8
 	SUBQ       $0x00000008, DI
-	JLE        done318
+	JLE        done328
 	MOVQ       $0x00000008, R9
 	MOVQ       DI, R8
 	CMPQ       DI, R9
@@ -9997,10 +10563,10 @@ columns317:
 	LEAQ       (DX)(R8*1), DX
 	IMULQ      CX, R8
 	ADDQ       R8, AX
-	JMP        columns317
+	JMP        columns327
 
-done318:
-end314:
+done328:
+end324:
 	VZEROUPPER
 	RET
 
@@ -10014,13 +10580,13 @@ TEXT ·widenQ8AVX2(SB), NOSPLIT, $0-40
 	MOVQ rows+24(FP), BX
 	MOVQ cols+32(FP), SI
 
-row319:
+row329:
 	VBROADCASTSS (DX), Y0
 	MOVQ         SI, DI
 
-columns320:
+columns330:
 	CMPQ      DI, $0x00000008
-	JL        last321
+	JL        last331
 	VPMOVSXBD (CX), Y1
 	VCVTDQ2PS Y1, Y1
 	VMULPS    Y0, Y1, Y1
@@ -10028,11 +10594,11 @@ columns320:
 	ADDQ      $0x00000008, CX
 	ADDQ      $0x00000020, AX
 	SUBQ      $0x00000008, DI
-	JMP       columns320
+	JMP       columns330
 
-last321:
+last331:
 	TESTQ     DI, DI
-	JZ        next322
+	JZ        next332
 	SUBQ      $0x00000008, DI
 	ADDQ      DI, CX
 	LEAQ      (AX)(DI*4), AX
@@ -10043,10 +10609,10 @@ last321:
 	ADDQ      $0x00000008, CX
 	ADDQ      $0x00000020, AX
 
-next322:
+next332:
 	ADDQ $0x00000004, DX
 	DECQ BX
-	JNZ  row319
+	JNZ  row329
 	VZEROUPPER
 	RET
 
@@ -10061,19 +10627,19 @@ TEXT ·magnitudeAVX2(SB), NOSPLIT, $0-20
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
 
-loop323:
+loop333:
 	CMPQ    CX, $0x00000008
-	JL      rest324
+	JL      rest334
 	VMOVUPS (AX), Y2
 	VPAND   Y2, Y1, Y2
 	VPMAXSD Y0, Y2, Y0
 	ADDQ    $0x00000020, AX
 	SUBQ    $0x00000008, CX
-	JMP     loop323
+	JMP     loop333
 
-rest324:
+rest334:
 	TESTQ      CX, CX
-	JZ         done325
+	JZ         done335
 	LEAQ       laneMasks<>+0(SB), DX
 	NEGQ       CX
 	VMOVUPS    32(DX)(CX*4), Y2
@@ -10081,7 +10647,7 @@ rest324:
 	VPAND      Y2, Y1, Y1
 	VPMAXSD    Y0, Y1, Y0
 
-done325:
+done335:
 	VEXTRACTF128 $0x01, Y0, X1
 	VPMAXSD      X0, X1, X1
 	VPSHUFD      $0x4e, X1, X0
@@ -10108,7 +10674,7 @@ TEXT ·roundQ8AVX2(SB), NOSPLIT, $0-32
 	MOVQ         src+8(FP), CX
 	MOVQ         n+24(FP), DX
 
-loop326:
+loop336:
 	VMOVUPS      (CX), Y3
 	VDIVPS       Y0, Y3, Y3
 	VMINPS       Y1, Y3, Y3
@@ -10127,7 +10693,7 @@ loop326:
 	ADDQ         $0x00000010, AX
 	ADDQ         $0x00000040, CX
 	SUBQ         $0x00000010, DX
-	JNZ          loop326
+	JNZ          loop336
 	VZEROUPPER
 	RET
 
@@ -10144,9 +10710,9 @@ TEXT ·penaliseTileAVX2(SB), NOSPLIT, $0-76
 	VBROADCASTSS X0, Y0
 	VMOVUPS      infinity<>+0(SB), Y1
 
-strip327:
+strip337:
 	CMPQ         SI, $0x00000020
-	JL           narrower328
+	JL           narrower338
 	MOVQ         field+40(FP), DI
 	VBROADCASTSS (DI), Y2
 	VMOVUPS      (DX), Y3
@@ -10193,7 +10759,7 @@ strip327:
 	MOVQ         rowMax+56(FP), R10
 	MOVQ         AX, R8
 
-row329:
+row339:
 	VBROADCASTSS (DI), Y2
 	VMOVUPS      negInfinity<>+0(SB), Y11
 	VMINPS       Y3, Y2, Y3
@@ -10252,7 +10818,7 @@ row329:
 	ADDQ         $0x00000004, DI
 	ADDQ         $0x00000004, R10
 	DECQ         R9
-	JNZ          row329
+	JNZ          row339
 	VMOVUPS      Y3, (DX)
 	VMOVUPS      Y5, 32(DX)
 	VMOVUPS      Y7, 64(DX)
@@ -10261,12 +10827,12 @@ row329:
 	ADDQ         $0x00000080, DX
 	ADDQ         $0x00000080, BX
 	SUBQ         $0x00000020, SI
-	JMP          strip327
+	JMP          strip337
 
-narrower328:
-strip330:
+narrower338:
+strip340:
 	CMPQ         SI, $0x00000008
-	JL           narrower331
+	JL           narrower341
 	MOVQ         field+40(FP), DI
 	VBROADCASTSS (DI), Y2
 	VMOVUPS      (DX), Y3
@@ -10283,7 +10849,7 @@ strip330:
 	MOVQ         rowMax+56(FP), R10
 	MOVQ         AX, R8
 
-row332:
+row342:
 	VBROADCASTSS (DI), Y2
 	VMOVUPS      negInfinity<>+0(SB), Y5
 	VMINPS       Y3, Y2, Y3
@@ -10309,17 +10875,17 @@ row332:
 	ADDQ         $0x00000004, DI
 	ADDQ         $0x00000004, R10
 	DECQ         R9
-	JNZ          row332
+	JNZ          row342
 	VMOVUPS      Y3, (DX)
 	ADDQ         $0x00000020, AX
 	ADDQ         $0x00000020, DX
 	ADDQ         $0x00000020, BX
 	SUBQ         $0x00000008, SI
-	JMP          strip330
+	JMP          strip340
 
-narrower331:
+narrower341:
 	TESTQ        SI, SI
-	JZ           done333
+	JZ           done343
 	LEAQ         laneMasks<>+0(SB), DI
 	NEGQ         SI
 	VMOVUPS      32(DI)(SI*4), Y2
@@ -10340,7 +10906,7 @@ narrower331:
 	MOVQ         n+16(FP), BX
 	MOVQ         rowMax+56(FP), DI
 
-row334:
+row344:
 	VBROADCASTSS (SI), Y3
 	VMOVUPS      negInfinity<>+0(SB), Y6
 	VMINPS       Y4, Y3, Y4
@@ -10366,10 +10932,10 @@ row334:
 	ADDQ         $0x00000004, SI
 	ADDQ         $0x00000004, DI
 	DECQ         BX
-	JNZ          row334
+	JNZ          row344
 	VMASKMOVPS   Y4, Y2, (DX)
 
-done333:
+done343:
 	VXORPS       signBit<>+0(SB), Y1, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VMAXPS       X0, X1, X1
@@ -10397,7 +10963,7 @@ TEXT ·expSumTileAVX2(SB), NOSPLIT, $0-48
 	NEGQ    R8
 	VMOVUPS 32(DI)(R8*4), Y0
 
-row335:
+row345:
 	VXORPS       Y2, Y2, Y2
 	VBROADCASTSS (DX), Y1
 	VCMPPS       $0x00, negInfinity<>+0(SB), Y1, Y3
@@ -10405,9 +10971,9 @@ row335:
 	MOVQ         width+24(FP), R8
 	MOVQ         AX, DI
 
-loop336:
+loop346:
 	CMPQ         R8, $0x00000008
-	JL           rest337
+	JL           rest347
 	VMOVUPS      (DI), Y3
 	VXORPS       Y4, Y4, Y4
 	VSUBPS       Y1, Y3, Y3
@@ -10443,11 +11009,11 @@ loop336:
 	VADDPS       Y7, Y2, Y2
 	ADDQ         $0x00000020, DI
 	SUBQ         $0x00000008, R8
-	JMP          loop336
+	JMP          loop346
 
-rest337:
+rest347:
 	TESTQ        SI, SI
-	JZ           sum338
+	JZ           sum348
 	VMASKMOVPS   (DI), Y0, Y3
 	VXORPS       Y4, Y4, Y4
 	VSUBPS       Y1, Y3, Y3
@@ -10483,7 +11049,7 @@ rest337:
 	VMASKMOVPS   Y7, Y0, (DI)
 	VADDPS       Y7, Y2, Y2
 
-sum338:
+sum348:
 	VSHUFPS      $0xdd, Y2, Y2, Y1
 	VSHUFPS      $0x88, Y2, Y2, Y2
 	VADDPS       Y1, Y2, Y2
@@ -10499,7 +11065,7 @@ sum338:
 	ADDQ         $0x00000004, DX
 	ADDQ         $0x00000004, BX
 	DECQ         CX
-	JNZ          row335
+	JNZ          row345
 	VZEROUPPER
 	RET
 
@@ -10524,9 +11090,9 @@ TEXT ·gemvF32AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four339:
+four349:
 	CMPQ   BX, $0x00000004
-	JL     one340
+	JL     one350
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
@@ -10541,9 +11107,9 @@ four339:
 	VXORPS Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair342:
+pair352:
 	CMPQ        R12, SI
-	JGE         single343
+	JGE         single353
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -10569,11 +11135,11 @@ pair342:
 	VMOVUPS     64(R9)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000080, R12
-	JMP         pair342
+	JMP         pair352
 
-single343:
+single353:
 	CMPQ        R12, DI
-	JGE         rest344
+	JGE         rest354
 	VMOVUPS     (DX)(R12*1), Z9
 	VMOVUPS     (CX)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z1
@@ -10585,9 +11151,9 @@ single343:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000040, R12
 
-rest344:
+rest354:
 	TESTQ       R8, R8
-	JZ          sum345
+	JZ          sum355
 	VMOVUPS.Z   (DX)(R12*1), K1, Z9
 	VMOVUPS.Z   (CX)(R12*1), K1, Z10
 	VFMADD231PS Z10, Z9, Z2
@@ -10598,7 +11164,7 @@ rest344:
 	VMOVUPS.Z   (R9)(R12*1), K1, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum345:
+sum355:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
@@ -10628,19 +11194,19 @@ sum345:
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four339
+	JMP           four349
 
-one340:
+one350:
 	TESTQ  BX, BX
-	JZ     done341
+	JZ     done351
 	MOVQ   stride+16(FP), R9
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	XORQ   R9, R9
 
-pair346:
+pair356:
 	CMPQ        R9, SI
-	JGE         single347
+	JGE         single357
 	VMOVUPS     (DX)(R9*1), Z3
 	VMOVUPS     (CX)(R9*1), Z4
 	VFMADD231PS Z4, Z3, Z1
@@ -10648,24 +11214,24 @@ pair346:
 	VMOVUPS     64(CX)(R9*1), Z4
 	VFMADD231PS Z4, Z3, Z2
 	ADDQ        $0x00000080, R9
-	JMP         pair346
+	JMP         pair356
 
-single347:
+single357:
 	CMPQ        R9, DI
-	JGE         rest348
+	JGE         rest358
 	VMOVUPS     (DX)(R9*1), Z3
 	VMOVUPS     (CX)(R9*1), Z4
 	VFMADD231PS Z4, Z3, Z1
 	ADDQ        $0x00000040, R9
 
-rest348:
+rest358:
 	TESTQ       R8, R8
-	JZ          sum349
+	JZ          sum359
 	VMOVUPS.Z   (DX)(R9*1), K1, Z3
 	VMOVUPS.Z   (CX)(R9*1), K1, Z4
 	VFMADD231PS Z4, Z3, Z2
 
-sum349:
+sum359:
 	VADDPS        Z2, Z1, Z1
 	MOVQ          stride+16(FP), R9
 	VEXTRACTF64X4 $0x01, Z1, Y2
@@ -10683,9 +11249,9 @@ sum349:
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one340
+	JMP           one350
 
-done341:
+done351:
 	VZEROUPPER
 	RET
 
@@ -10710,9 +11276,9 @@ TEXT ·gemvF16AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four350:
+four360:
 	CMPQ   BX, $0x00000004
-	JL     one351
+	JL     one361
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
@@ -10727,9 +11293,9 @@ four350:
 	VXORPS Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair353:
+pair363:
 	CMPQ        R12, SI
-	JGE         single354
+	JGE         single364
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -10755,11 +11321,11 @@ pair353:
 	VCVTPH2PS   32(R9)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000040, R12
-	JMP         pair353
+	JMP         pair363
 
-single354:
+single364:
 	CMPQ        R12, DI
-	JGE         rest355
+	JGE         rest365
 	VMOVUPS     (DX)(R12*2), Z9
 	VCVTPH2PS   (CX)(R12*1), Z10
 	VFMADD231PS Z10, Z9, Z1
@@ -10771,9 +11337,9 @@ single354:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000020, R12
 
-rest355:
+rest365:
 	TESTQ       R8, R8
-	JZ          sum356
+	JZ          sum366
 	VMOVUPS.Z   (DX)(R12*2), K1, Z9
 	VMOVDQU16.Z (CX)(R12*1), K1, Y10
 	VCVTPH2PS   Y10, Z10
@@ -10788,7 +11354,7 @@ rest355:
 	VCVTPH2PS   Y10, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum356:
+sum366:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
@@ -10818,19 +11384,19 @@ sum356:
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four350
+	JMP           four360
 
-one351:
+one361:
 	TESTQ  BX, BX
-	JZ     done352
+	JZ     done362
 	MOVQ   stride+16(FP), R9
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	XORQ   R9, R9
 
-pair357:
+pair367:
 	CMPQ        R9, SI
-	JGE         single358
+	JGE         single368
 	VMOVUPS     (DX)(R9*2), Z3
 	VCVTPH2PS   (CX)(R9*1), Z4
 	VFMADD231PS Z4, Z3, Z1
@@ -10838,25 +11404,25 @@ pair357:
 	VCVTPH2PS   32(CX)(R9*1), Z4
 	VFMADD231PS Z4, Z3, Z2
 	ADDQ        $0x00000040, R9
-	JMP         pair357
+	JMP         pair367
 
-single358:
+single368:
 	CMPQ        R9, DI
-	JGE         rest359
+	JGE         rest369
 	VMOVUPS     (DX)(R9*2), Z3
 	VCVTPH2PS   (CX)(R9*1), Z4
 	VFMADD231PS Z4, Z3, Z1
 	ADDQ        $0x00000020, R9
 
-rest359:
+rest369:
 	TESTQ       R8, R8
-	JZ          sum360
+	JZ          sum370
 	VMOVUPS.Z   (DX)(R9*2), K1, Z3
 	VMOVDQU16.Z (CX)(R9*1), K1, Y4
 	VCVTPH2PS   Y4, Z4
 	VFMADD231PS Z4, Z3, Z2
 
-sum360:
+sum370:
 	VADDPS        Z2, Z1, Z1
 	MOVQ          stride+16(FP), R9
 	VEXTRACTF64X4 $0x01, Z1, Y2
@@ -10874,9 +11440,9 @@ sum360:
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one351
+	JMP           one361
 
-done352:
+done362:
 	VZEROUPPER
 	RET
 
@@ -10901,9 +11467,9 @@ TEXT ·gemvBF16AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four361:
+four371:
 	CMPQ   BX, $0x00000004
-	JL     one362
+	JL     one372
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
@@ -10918,9 +11484,9 @@ four361:
 	VXORPS Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair364:
+pair374:
 	CMPQ        R12, SI
-	JGE         single365
+	JGE         single375
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -10954,11 +11520,11 @@ pair364:
 	VPSLLD      $0x10, Z10, Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000040, R12
-	JMP         pair364
+	JMP         pair374
 
-single365:
+single375:
 	CMPQ        R12, DI
-	JGE         rest366
+	JGE         rest376
 	VMOVUPS     (DX)(R12*2), Z9
 	VPMOVZXWD   (CX)(R12*1), Z10
 	VPSLLD      $0x10, Z10, Z10
@@ -10974,9 +11540,9 @@ single365:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000020, R12
 
-rest366:
+rest376:
 	TESTQ       R8, R8
-	JZ          sum367
+	JZ          sum377
 	VMOVUPS.Z   (DX)(R12*2), K1, Z9
 	VPMOVZXWD.Z (CX)(R12*1), K1, Z10
 	VPSLLD      $0x10, Z10, Z10
@@ -10991,7 +11557,7 @@ rest366:
 	VPSLLD      $0x10, Z10, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum367:
+sum377:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
@@ -11021,19 +11587,19 @@ sum367:
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four361
+	JMP           four371
 
-one362:
+one372:
 	TESTQ  BX, BX
-	JZ     done363
+	JZ     done373
 	MOVQ   stride+16(FP), R9
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	XORQ   R9, R9
 
-pair368:
+pair378:
 	CMPQ        R9, SI
-	JGE         single369
+	JGE         single379
 	VMOVUPS     (DX)(R9*2), Z3
 	VPMOVZXWD   (CX)(R9*1), Z4
 	VPSLLD      $0x10, Z4, Z4
@@ -11043,26 +11609,26 @@ pair368:
 	VPSLLD      $0x10, Z4, Z4
 	VFMADD231PS Z4, Z3, Z2
 	ADDQ        $0x00000040, R9
-	JMP         pair368
+	JMP         pair378
 
-single369:
+single379:
 	CMPQ        R9, DI
-	JGE         rest370
+	JGE         rest380
 	VMOVUPS     (DX)(R9*2), Z3
 	VPMOVZXWD   (CX)(R9*1), Z4
 	VPSLLD      $0x10, Z4, Z4
 	VFMADD231PS Z4, Z3, Z1
 	ADDQ        $0x00000020, R9
 
-rest370:
+rest380:
 	TESTQ       R8, R8
-	JZ          sum371
+	JZ          sum381
 	VMOVUPS.Z   (DX)(R9*2), K1, Z3
 	VPMOVZXWD.Z (CX)(R9*1), K1, Z4
 	VPSLLD      $0x10, Z4, Z4
 	VFMADD231PS Z4, Z3, Z2
 
-sum371:
+sum381:
 	VADDPS        Z2, Z1, Z1
 	MOVQ          stride+16(FP), R9
 	VEXTRACTF64X4 $0x01, Z1, Y2
@@ -11080,9 +11646,9 @@ sum371:
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one362
+	JMP           one372
 
-done363:
+done373:
 	VZEROUPPER
 	RET
 
@@ -11107,9 +11673,9 @@ TEXT ·gemvI8AVX512(SB), NOSPLIT, $0-64
 	LEAQ         wordMasks<>+0(SB), R9
 	KMOVW        (R9)(R8*2), K1
 
-four372:
+four382:
 	CMPQ   BX, $0x00000004
-	JL     one373
+	JL     one383
 	MOVQ   stride+16(FP), R9
 	LEAQ   (CX)(R9*1), R10
 	LEAQ   (R10)(R9*1), R11
@@ -11124,9 +11690,9 @@ four372:
 	VXORPS Z8, Z8, Z8
 	XORQ   R12, R12
 
-pair375:
+pair385:
 	CMPQ        R12, SI
-	JGE         single376
+	JGE         single386
 	MOVQ        ahead+56(FP), R13
 	ADDQ        R12, R13
 	PREFETCHT0  (CX)(R13*1)
@@ -11160,11 +11726,11 @@ pair375:
 	VCVTDQ2PS   Z10, Z10
 	VFMADD231PS Z10, Z9, Z8
 	ADDQ        $0x00000020, R12
-	JMP         pair375
+	JMP         pair385
 
-single376:
+single386:
 	CMPQ        R12, DI
-	JGE         rest377
+	JGE         rest387
 	VMOVUPS     (DX)(R12*4), Z9
 	VPMOVSXBD   (CX)(R12*1), Z10
 	VCVTDQ2PS   Z10, Z10
@@ -11180,9 +11746,9 @@ single376:
 	VFMADD231PS Z10, Z9, Z7
 	ADDQ        $0x00000010, R12
 
-rest377:
+rest387:
 	TESTQ       R8, R8
-	JZ          sum378
+	JZ          sum388
 	VMOVUPS.Z   (DX)(R12*4), K1, Z9
 	VPMOVSXBD.Z (CX)(R12*1), K1, Z10
 	VCVTDQ2PS   Z10, Z10
@@ -11197,7 +11763,7 @@ rest377:
 	VCVTDQ2PS   Z10, Z10
 	VFMADD231PS Z10, Z9, Z8
 
-sum378:
+sum388:
 	VADDPS        Z2, Z1, Z1
 	VADDPS        Z4, Z3, Z3
 	VADDPS        Z6, Z5, Z5
@@ -11227,19 +11793,19 @@ sum378:
 	LEAQ          (CX)(R9*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four372
+	JMP           four382
 
-one373:
+one383:
 	TESTQ  BX, BX
-	JZ     done374
+	JZ     done384
 	MOVQ   stride+16(FP), R9
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	XORQ   R9, R9
 
-pair379:
+pair389:
 	CMPQ        R9, SI
-	JGE         single380
+	JGE         single390
 	VMOVUPS     (DX)(R9*4), Z3
 	VPMOVSXBD   (CX)(R9*1), Z4
 	VCVTDQ2PS   Z4, Z4
@@ -11249,26 +11815,26 @@ pair379:
 	VCVTDQ2PS   Z4, Z4
 	VFMADD231PS Z4, Z3, Z2
 	ADDQ        $0x00000020, R9
-	JMP         pair379
+	JMP         pair389
 
-single380:
+single390:
 	CMPQ        R9, DI
-	JGE         rest381
+	JGE         rest391
 	VMOVUPS     (DX)(R9*4), Z3
 	VPMOVSXBD   (CX)(R9*1), Z4
 	VCVTDQ2PS   Z4, Z4
 	VFMADD231PS Z4, Z3, Z1
 	ADDQ        $0x00000010, R9
 
-rest381:
+rest391:
 	TESTQ       R8, R8
-	JZ          sum382
+	JZ          sum392
 	VMOVUPS.Z   (DX)(R9*4), K1, Z3
 	VPMOVSXBD.Z (CX)(R9*1), K1, Z4
 	VCVTDQ2PS   Z4, Z4
 	VFMADD231PS Z4, Z3, Z2
 
-sum382:
+sum392:
 	VADDPS        Z2, Z1, Z1
 	MOVQ          stride+16(FP), R9
 	VEXTRACTF64X4 $0x01, Z1, Y2
@@ -11286,9 +11852,9 @@ sum382:
 	ADDQ          R9, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one373
+	JMP           one383
 
-done374:
+done384:
 	VZEROUPPER
 	RET
 
@@ -11303,9 +11869,9 @@ TEXT ·gemvQ8AVX512(SB), NOSPLIT, $0-56
 	MOVQ ahead+48(FP), SI
 	MOVQ blocks+32(FP), DI
 
-four383:
+four393:
 	CMPQ   BX, $0x00000004
-	JL     one384
+	JL     one394
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -11318,7 +11884,7 @@ four383:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block386:
+block396:
 	PREFETCHT0    (R9)(SI*1)
 	VPMOVSXBD     2(R9), Z4
 	VCVTDQ2PS     Z4, Z4
@@ -11365,7 +11931,7 @@ block386:
 	ADDQ          $0x00000022, R8
 	ADDQ          $0x00000080, R12
 	DECQ          R13
-	JNZ           block386
+	JNZ           block396
 	MOVQ          stride+16(FP), R8
 	VEXTRACTF64X4 $0x01, Z0, Y4
 	VADDPS        Y0, Y4, Y4
@@ -11390,18 +11956,18 @@ block386:
 	LEAQ          (CX)(R8*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four383
+	JMP           four393
 
-one384:
+one394:
 	TESTQ  BX, BX
-	JZ     done385
+	JZ     done395
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Z0, Z0, Z0
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block387:
+block397:
 	VPMOVSXBD     2(SI), Z1
 	VCVTDQ2PS     Z1, Z1
 	VMULPS        (R8), Z1, Z1
@@ -11414,7 +11980,7 @@ block387:
 	ADDQ          $0x00000022, SI
 	ADDQ          $0x00000080, R8
 	DECQ          R9
-	JNZ           block387
+	JNZ           block397
 	MOVQ          stride+16(FP), SI
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y0, Y1, Y1
@@ -11430,9 +11996,9 @@ block387:
 	ADDQ          SI, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one384
+	JMP           one394
 
-done385:
+done395:
 	VZEROUPPER
 	RET
 
@@ -11453,9 +12019,9 @@ TEXT ·gemvQ4AVX512(SB), NOSPLIT, $0-56
 	VMOVD        R8, X1
 	VPBROADCASTD X1, Z1
 
-four388:
+four398:
 	CMPQ   BX, $0x00000004
-	JL     one389
+	JL     one399
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -11468,7 +12034,7 @@ four388:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block391:
+block401:
 	PREFETCHT0    (R9)(SI*1)
 	VPMOVZXBD     2(R9), Z7
 	VPANDD        Z7, Z0, Z6
@@ -11527,7 +12093,7 @@ block391:
 	ADDQ          $0x00000012, R8
 	ADDQ          $0x00000080, R12
 	DECQ          R13
-	JNZ           block391
+	JNZ           block401
 	MOVQ          stride+16(FP), R8
 	VEXTRACTF64X4 $0x01, Z2, Y6
 	VADDPS        Y2, Y6, Y6
@@ -11552,18 +12118,18 @@ block391:
 	LEAQ          (CX)(R8*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four388
+	JMP           four398
 
-one389:
+one399:
 	TESTQ  BX, BX
-	JZ     done390
+	JZ     done400
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Z2, Z2, Z2
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block392:
+block402:
 	VPMOVZXBD     2(SI), Z4
 	VPANDD        Z4, Z0, Z3
 	VPSUBD        Z1, Z3, Z3
@@ -11579,7 +12145,7 @@ block392:
 	ADDQ          $0x00000012, SI
 	ADDQ          $0x00000080, R8
 	DECQ          R9
-	JNZ           block392
+	JNZ           block402
 	MOVQ          stride+16(FP), SI
 	VEXTRACTF64X4 $0x01, Z2, Y3
 	VADDPS        Y2, Y3, Y3
@@ -11595,9 +12161,9 @@ block392:
 	ADDQ          SI, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one389
+	JMP           one399
 
-done390:
+done400:
 	VZEROUPPER
 	RET
 
@@ -11615,9 +12181,9 @@ TEXT ·gemvQ41AVX512(SB), NOSPLIT, $0-56
 	VMOVD        R8, X0
 	VPBROADCASTD X0, Z0
 
-four393:
+four403:
 	CMPQ   BX, $0x00000004
-	JL     one394
+	JL     one404
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -11630,7 +12196,7 @@ four393:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block396:
+block406:
 	VMOVUPS       (R12), Z5
 	VADDPS        64(R12), Z5, Z5
 	PREFETCHT0    (R9)(SI*1)
@@ -11695,7 +12261,7 @@ block396:
 	ADDQ          $0x00000014, R8
 	ADDQ          $0x00000080, R12
 	DECQ          R13
-	JNZ           block396
+	JNZ           block406
 	MOVQ          stride+16(FP), R8
 	VEXTRACTF64X4 $0x01, Z1, Y5
 	VADDPS        Y1, Y5, Y5
@@ -11720,18 +12286,18 @@ block396:
 	LEAQ          (CX)(R8*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four393
+	JMP           four403
 
-one394:
+one404:
 	TESTQ  BX, BX
-	JZ     done395
+	JZ     done405
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Z1, Z1, Z1
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block397:
+block407:
 	VMOVUPS       (R8), Z2
 	VADDPS        64(R8), Z2, Z2
 	VPMOVZXBD     4(SI), Z4
@@ -11750,7 +12316,7 @@ block397:
 	ADDQ          $0x00000014, SI
 	ADDQ          $0x00000080, R8
 	DECQ          R9
-	JNZ           block397
+	JNZ           block407
 	MOVQ          stride+16(FP), SI
 	VEXTRACTF64X4 $0x01, Z1, Y2
 	VADDPS        Y1, Y2, Y2
@@ -11766,9 +12332,433 @@ block397:
 	ADDQ          SI, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one394
+	JMP           one404
 
-done395:
+done405:
+	VZEROUPPER
+	RET
+
+// func gemvQ5AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
+// Requires: AVX, AVX2, AVX512DQ, AVX512F, AVX512VL, MMX+
+TEXT ·gemvQ5AVX512(SB), NOSPLIT, $0-56
+	// y[r] = sum over blocks of scale * sum of w[r,c]*x[c]
+	MOVQ         y+0(FP), AX
+	MOVQ         w+8(FP), CX
+	MOVQ         x+24(FP), DX
+	MOVQ         rows+40(FP), BX
+	MOVQ         ahead+48(FP), SI
+	MOVQ         blocks+32(FP), DI
+	MOVL         $0x0000000f, R8
+	VMOVD        R8, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0x00000010, R8
+	VMOVD        R8, X2
+	VPBROADCASTD X2, Z2
+	VPMOVZXBD    laneOrder<>+0(SB), Z1
+	MOVL         $0x00000010, R8
+	VMOVD        R8, X3
+	VPBROADCASTD X3, Z3
+
+four408:
+	CMPQ   BX, $0x00000004
+	JL     one409
+	MOVQ   stride+16(FP), R8
+	MOVQ   CX, R9
+	LEAQ   (R9)(R8*1), R10
+	LEAQ   (R10)(R8*1), R11
+	LEAQ   (R11)(R8*1), R8
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	MOVQ   DX, R12
+	MOVQ   DI, R13
+
+block411:
+	PREFETCHT0    (R9)(SI*1)
+	VPBROADCASTD  2(R9), Z9
+	VPSRLVD       Z1, Z9, Z9
+	VPMOVZXBD     6(R9), Z10
+	VPANDD        Z10, Z0, Z8
+	VPSLLD        $0x04, Z9, Z11
+	VPANDD        Z11, Z2, Z11
+	VPORD         Z11, Z8, Z8
+	VPSUBD        Z3, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VMULPS        (R12), Z8, Z8
+	VPSRLD        $0x04, Z10, Z10
+	VPSRLD        $0x0c, Z9, Z9
+	VPANDD        Z9, Z2, Z9
+	VPORD         Z9, Z10, Z10
+	VPSUBD        Z3, Z10, Z10
+	VCVTDQ2PS     Z10, Z10
+	VFMADD231PS   64(R12), Z10, Z8
+	VPBROADCASTW  (R9), Y9
+	VCVTPH2PS     Y9, Z9
+	VFMADD231PS   Z9, Z8, Z4
+	ADDQ          $0x00000016, R9
+	PREFETCHT0    (R10)(SI*1)
+	VPBROADCASTD  2(R10), Z9
+	VPSRLVD       Z1, Z9, Z9
+	VPMOVZXBD     6(R10), Z10
+	VPANDD        Z10, Z0, Z8
+	VPSLLD        $0x04, Z9, Z11
+	VPANDD        Z11, Z2, Z11
+	VPORD         Z11, Z8, Z8
+	VPSUBD        Z3, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VMULPS        (R12), Z8, Z8
+	VPSRLD        $0x04, Z10, Z10
+	VPSRLD        $0x0c, Z9, Z9
+	VPANDD        Z9, Z2, Z9
+	VPORD         Z9, Z10, Z10
+	VPSUBD        Z3, Z10, Z10
+	VCVTDQ2PS     Z10, Z10
+	VFMADD231PS   64(R12), Z10, Z8
+	VPBROADCASTW  (R10), Y9
+	VCVTPH2PS     Y9, Z9
+	VFMADD231PS   Z9, Z8, Z5
+	ADDQ          $0x00000016, R10
+	PREFETCHT0    (R11)(SI*1)
+	VPBROADCASTD  2(R11), Z9
+	VPSRLVD       Z1, Z9, Z9
+	VPMOVZXBD     6(R11), Z10
+	VPANDD        Z10, Z0, Z8
+	VPSLLD        $0x04, Z9, Z11
+	VPANDD        Z11, Z2, Z11
+	VPORD         Z11, Z8, Z8
+	VPSUBD        Z3, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VMULPS        (R12), Z8, Z8
+	VPSRLD        $0x04, Z10, Z10
+	VPSRLD        $0x0c, Z9, Z9
+	VPANDD        Z9, Z2, Z9
+	VPORD         Z9, Z10, Z10
+	VPSUBD        Z3, Z10, Z10
+	VCVTDQ2PS     Z10, Z10
+	VFMADD231PS   64(R12), Z10, Z8
+	VPBROADCASTW  (R11), Y9
+	VCVTPH2PS     Y9, Z9
+	VFMADD231PS   Z9, Z8, Z6
+	ADDQ          $0x00000016, R11
+	PREFETCHT0    (R8)(SI*1)
+	VPBROADCASTD  2(R8), Z9
+	VPSRLVD       Z1, Z9, Z9
+	VPMOVZXBD     6(R8), Z10
+	VPANDD        Z10, Z0, Z8
+	VPSLLD        $0x04, Z9, Z11
+	VPANDD        Z11, Z2, Z11
+	VPORD         Z11, Z8, Z8
+	VPSUBD        Z3, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VMULPS        (R12), Z8, Z8
+	VPSRLD        $0x04, Z10, Z10
+	VPSRLD        $0x0c, Z9, Z9
+	VPANDD        Z9, Z2, Z9
+	VPORD         Z9, Z10, Z10
+	VPSUBD        Z3, Z10, Z10
+	VCVTDQ2PS     Z10, Z10
+	VFMADD231PS   64(R12), Z10, Z8
+	VPBROADCASTW  (R8), Y9
+	VCVTPH2PS     Y9, Z9
+	VFMADD231PS   Z9, Z8, Z7
+	ADDQ          $0x00000016, R8
+	ADDQ          $0x00000080, R12
+	DECQ          R13
+	JNZ           block411
+	MOVQ          stride+16(FP), R8
+	VEXTRACTF64X4 $0x01, Z4, Y8
+	VADDPS        Y4, Y8, Y8
+	VEXTRACTF64X4 $0x01, Z5, Y4
+	VADDPS        Y5, Y4, Y4
+	VEXTRACTF64X4 $0x01, Z6, Y5
+	VADDPS        Y6, Y5, Y5
+	VEXTRACTF64X4 $0x01, Z7, Y6
+	VADDPS        Y7, Y6, Y6
+	VSHUFPS       $0xdd, Y4, Y8, Y7
+	VSHUFPS       $0x88, Y4, Y8, Y8
+	VADDPS        Y7, Y8, Y8
+	VSHUFPS       $0xdd, Y6, Y5, Y7
+	VSHUFPS       $0x88, Y6, Y5, Y4
+	VADDPS        Y7, Y4, Y4
+	VSHUFPS       $0xdd, Y4, Y8, Y5
+	VSHUFPS       $0x88, Y4, Y8, Y8
+	VADDPS        Y5, Y8, Y8
+	VEXTRACTF32X4 $0x01, Y8, X4
+	VADDPS        X8, X4, X4
+	VMOVUPS       X4, (AX)
+	LEAQ          (CX)(R8*4), CX
+	ADDQ          $0x00000010, AX
+	SUBQ          $0x00000004, BX
+	JMP           four408
+
+one409:
+	TESTQ  BX, BX
+	JZ     done410
+	MOVQ   stride+16(FP), SI
+	MOVQ   CX, SI
+	VXORPS Z4, Z4, Z4
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+block412:
+	VPBROADCASTD  2(SI), Z6
+	VPSRLVD       Z1, Z6, Z6
+	VPMOVZXBD     6(SI), Z7
+	VPANDD        Z7, Z0, Z5
+	VPSLLD        $0x04, Z6, Z8
+	VPANDD        Z8, Z2, Z8
+	VPORD         Z8, Z5, Z5
+	VPSUBD        Z3, Z5, Z5
+	VCVTDQ2PS     Z5, Z5
+	VMULPS        (R8), Z5, Z5
+	VPSRLD        $0x04, Z7, Z7
+	VPSRLD        $0x0c, Z6, Z6
+	VPANDD        Z6, Z2, Z6
+	VPORD         Z6, Z7, Z7
+	VPSUBD        Z3, Z7, Z7
+	VCVTDQ2PS     Z7, Z7
+	VFMADD231PS   64(R8), Z7, Z5
+	VPBROADCASTW  (SI), Y6
+	VCVTPH2PS     Y6, Z6
+	VFMADD231PS   Z6, Z5, Z4
+	ADDQ          $0x00000016, SI
+	ADDQ          $0x00000080, R8
+	DECQ          R9
+	JNZ           block412
+	MOVQ          stride+16(FP), SI
+	VEXTRACTF64X4 $0x01, Z4, Y5
+	VADDPS        Y4, Y5, Y5
+	VSHUFPS       $0xdd, Y5, Y5, Y4
+	VSHUFPS       $0x88, Y5, Y5, Y5
+	VADDPS        Y4, Y5, Y5
+	VSHUFPS       $0xdd, Y5, Y5, Y4
+	VSHUFPS       $0x88, Y5, Y5, Y5
+	VADDPS        Y4, Y5, Y5
+	VEXTRACTF32X4 $0x01, Y5, X4
+	VADDPS        X5, X4, X4
+	VMOVSS        X4, (AX)
+	ADDQ          SI, CX
+	ADDQ          $0x00000004, AX
+	DECQ          BX
+	JMP           one409
+
+done410:
+	VZEROUPPER
+	RET
+
+// func gemvQ51AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
+// Requires: AVX, AVX2, AVX512DQ, AVX512F, AVX512VL, MMX+
+TEXT ·gemvQ51AVX512(SB), NOSPLIT, $0-56
+	// y[r] = sum over blocks of scale * sum of w[r,c]*x[c]
+	MOVQ         y+0(FP), AX
+	MOVQ         w+8(FP), CX
+	MOVQ         x+24(FP), DX
+	MOVQ         rows+40(FP), BX
+	MOVQ         ahead+48(FP), SI
+	MOVQ         blocks+32(FP), DI
+	MOVL         $0x0000000f, R8
+	VMOVD        R8, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0x00000010, R8
+	VMOVD        R8, X2
+	VPBROADCASTD X2, Z2
+	VPMOVZXBD    laneOrder<>+0(SB), Z1
+
+four413:
+	CMPQ   BX, $0x00000004
+	JL     one414
+	MOVQ   stride+16(FP), R8
+	MOVQ   CX, R9
+	LEAQ   (R9)(R8*1), R10
+	LEAQ   (R10)(R8*1), R11
+	LEAQ   (R11)(R8*1), R8
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	MOVQ   DX, R12
+	MOVQ   DI, R13
+
+block416:
+	VMOVUPS       (R12), Z7
+	VADDPS        64(R12), Z7, Z7
+	PREFETCHT0    (R9)(SI*1)
+	VPBROADCASTD  4(R9), Z9
+	VPSRLVD       Z1, Z9, Z9
+	VPMOVZXBD     8(R9), Z10
+	VPANDD        Z10, Z0, Z8
+	VPSLLD        $0x04, Z9, Z11
+	VPANDD        Z11, Z2, Z11
+	VPORD         Z11, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VMULPS        (R12), Z8, Z8
+	VPSRLD        $0x04, Z10, Z10
+	VPSRLD        $0x0c, Z9, Z9
+	VPANDD        Z9, Z2, Z9
+	VPORD         Z9, Z10, Z10
+	VCVTDQ2PS     Z10, Z10
+	VFMADD231PS   64(R12), Z10, Z8
+	VPBROADCASTW  (R9), Y9
+	VCVTPH2PS     Y9, Z9
+	VFMADD231PS   Z9, Z8, Z3
+	VPBROADCASTW  2(R9), Y8
+	VCVTPH2PS     Y8, Z8
+	VFMADD231PS   Z8, Z7, Z3
+	ADDQ          $0x00000018, R9
+	PREFETCHT0    (R10)(SI*1)
+	VPBROADCASTD  4(R10), Z9
+	VPSRLVD       Z1, Z9, Z9
+	VPMOVZXBD     8(R10), Z10
+	VPANDD        Z10, Z0, Z8
+	VPSLLD        $0x04, Z9, Z11
+	VPANDD        Z11, Z2, Z11
+	VPORD         Z11, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VMULPS        (R12), Z8, Z8
+	VPSRLD        $0x04, Z10, Z10
+	VPSRLD        $0x0c, Z9, Z9
+	VPANDD        Z9, Z2, Z9
+	VPORD         Z9, Z10, Z10
+	VCVTDQ2PS     Z10, Z10
+	VFMADD231PS   64(R12), Z10, Z8
+	VPBROADCASTW  (R10), Y9
+	VCVTPH2PS     Y9, Z9
+	VFMADD231PS   Z9, Z8, Z4
+	VPBROADCASTW  2(R10), Y8
+	VCVTPH2PS     Y8, Z8
+	VFMADD231PS   Z8, Z7, Z4
+	ADDQ          $0x00000018, R10
+	PREFETCHT0    (R11)(SI*1)
+	VPBROADCASTD  4(R11), Z9
+	VPSRLVD       Z1, Z9, Z9
+	VPMOVZXBD     8(R11), Z10
+	VPANDD        Z10, Z0, Z8
+	VPSLLD        $0x04, Z9, Z11
+	VPANDD        Z11, Z2, Z11
+	VPORD         Z11, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VMULPS        (R12), Z8, Z8
+	VPSRLD        $0x04, Z10, Z10
+	VPSRLD        $0x0c, Z9, Z9
+	VPANDD        Z9, Z2, Z9
+	VPORD         Z9, Z10, Z10
+	VCVTDQ2PS     Z10, Z10
+	VFMADD231PS   64(R12), Z10, Z8
+	VPBROADCASTW  (R11), Y9
+	VCVTPH2PS     Y9, Z9
+	VFMADD231PS   Z9, Z8, Z5
+	VPBROADCASTW  2(R11), Y8
+	VCVTPH2PS     Y8, Z8
+	VFMADD231PS   Z8, Z7, Z5
+	ADDQ          $0x00000018, R11
+	PREFETCHT0    (R8)(SI*1)
+	VPBROADCASTD  4(R8), Z9
+	VPSRLVD       Z1, Z9, Z9
+	VPMOVZXBD     8(R8), Z10
+	VPANDD        Z10, Z0, Z8
+	VPSLLD        $0x04, Z9, Z11
+	VPANDD        Z11, Z2, Z11
+	VPORD         Z11, Z8, Z8
+	VCVTDQ2PS     Z8, Z8
+	VMULPS        (R12), Z8, Z8
+	VPSRLD        $0x04, Z10, Z10
+	VPSRLD        $0x0c, Z9, Z9
+	VPANDD        Z9, Z2, Z9
+	VPORD         Z9, Z10, Z10
+	VCVTDQ2PS     Z10, Z10
+	VFMADD231PS   64(R12), Z10, Z8
+	VPBROADCASTW  (R8), Y9
+	VCVTPH2PS     Y9, Z9
+	VFMADD231PS   Z9, Z8, Z6
+	VPBROADCASTW  2(R8), Y8
+	VCVTPH2PS     Y8, Z8
+	VFMADD231PS   Z8, Z7, Z6
+	ADDQ          $0x00000018, R8
+	ADDQ          $0x00000080, R12
+	DECQ          R13
+	JNZ           block416
+	MOVQ          stride+16(FP), R8
+	VEXTRACTF64X4 $0x01, Z3, Y7
+	VADDPS        Y3, Y7, Y7
+	VEXTRACTF64X4 $0x01, Z4, Y3
+	VADDPS        Y4, Y3, Y3
+	VEXTRACTF64X4 $0x01, Z5, Y4
+	VADDPS        Y5, Y4, Y4
+	VEXTRACTF64X4 $0x01, Z6, Y5
+	VADDPS        Y6, Y5, Y5
+	VSHUFPS       $0xdd, Y3, Y7, Y6
+	VSHUFPS       $0x88, Y3, Y7, Y7
+	VADDPS        Y6, Y7, Y7
+	VSHUFPS       $0xdd, Y5, Y4, Y6
+	VSHUFPS       $0x88, Y5, Y4, Y3
+	VADDPS        Y6, Y3, Y3
+	VSHUFPS       $0xdd, Y3, Y7, Y4
+	VSHUFPS       $0x88, Y3, Y7, Y7
+	VADDPS        Y4, Y7, Y7
+	VEXTRACTF32X4 $0x01, Y7, X3
+	VADDPS        X7, X3, X3
+	VMOVUPS       X3, (AX)
+	LEAQ          (CX)(R8*4), CX
+	ADDQ          $0x00000010, AX
+	SUBQ          $0x00000004, BX
+	JMP           four413
+
+one414:
+	TESTQ  BX, BX
+	JZ     done415
+	MOVQ   stride+16(FP), SI
+	MOVQ   CX, SI
+	VXORPS Z3, Z3, Z3
+	MOVQ   DX, R8
+	MOVQ   DI, R9
+
+block417:
+	VMOVUPS       (R8), Z4
+	VADDPS        64(R8), Z4, Z4
+	VPBROADCASTD  4(SI), Z6
+	VPSRLVD       Z1, Z6, Z6
+	VPMOVZXBD     8(SI), Z7
+	VPANDD        Z7, Z0, Z5
+	VPSLLD        $0x04, Z6, Z8
+	VPANDD        Z8, Z2, Z8
+	VPORD         Z8, Z5, Z5
+	VCVTDQ2PS     Z5, Z5
+	VMULPS        (R8), Z5, Z5
+	VPSRLD        $0x04, Z7, Z7
+	VPSRLD        $0x0c, Z6, Z6
+	VPANDD        Z6, Z2, Z6
+	VPORD         Z6, Z7, Z7
+	VCVTDQ2PS     Z7, Z7
+	VFMADD231PS   64(R8), Z7, Z5
+	VPBROADCASTW  (SI), Y6
+	VCVTPH2PS     Y6, Z6
+	VFMADD231PS   Z6, Z5, Z3
+	VPBROADCASTW  2(SI), Y5
+	VCVTPH2PS     Y5, Z5
+	VFMADD231PS   Z5, Z4, Z3
+	ADDQ          $0x00000018, SI
+	ADDQ          $0x00000080, R8
+	DECQ          R9
+	JNZ           block417
+	MOVQ          stride+16(FP), SI
+	VEXTRACTF64X4 $0x01, Z3, Y4
+	VADDPS        Y3, Y4, Y4
+	VSHUFPS       $0xdd, Y4, Y4, Y3
+	VSHUFPS       $0x88, Y4, Y4, Y4
+	VADDPS        Y3, Y4, Y4
+	VSHUFPS       $0xdd, Y4, Y4, Y3
+	VSHUFPS       $0x88, Y4, Y4, Y4
+	VADDPS        Y3, Y4, Y4
+	VEXTRACTF32X4 $0x01, Y4, X3
+	VADDPS        X4, X3, X3
+	VMOVSS        X3, (AX)
+	ADDQ          SI, CX
+	ADDQ          $0x00000004, AX
+	DECQ          BX
+	JMP           one414
+
+done415:
 	VZEROUPPER
 	RET
 
@@ -11786,9 +12776,9 @@ TEXT ·gemvQ4KAVX512(SB), NOSPLIT, $64-56
 	VMOVD        R8, X0
 	VPBROADCASTD X0, Z0
 
-four398:
+four418:
 	CMPQ   BX, $0x00000004
-	JL     one399
+	JL     one419
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -11801,7 +12791,7 @@ four398:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block401:
+block421:
 	VMOVUPS       (R12), Y5
 	VADDPS        32(R12), Y5, Y5
 	VADDPS        64(R12), Y5, Y5
@@ -12299,7 +13289,7 @@ block401:
 	ADDQ          $0x00000090, R8
 	ADDQ          $0x00000400, R12
 	DECQ          R13
-	JNZ           block401
+	JNZ           block421
 	MOVQ          stride+16(FP), R8
 	VEXTRACTF64X4 $0x01, Z1, Y5
 	VADDPS        Y1, Y5, Y5
@@ -12324,18 +13314,18 @@ block401:
 	LEAQ          (CX)(R8*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four398
+	JMP           four418
 
-one399:
+one419:
 	TESTQ  BX, BX
-	JZ     done400
+	JZ     done420
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Z1, Z1, Z1
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block402:
+block422:
 	VMOVUPS       (R8), Y5
 	VADDPS        32(R8), Y5, Y5
 	VADDPS        64(R8), Y5, Y5
@@ -12500,7 +13490,7 @@ block402:
 	ADDQ          $0x00000090, SI
 	ADDQ          $0x00000400, R8
 	DECQ          R9
-	JNZ           block402
+	JNZ           block422
 	MOVQ          stride+16(FP), SI
 	VEXTRACTF64X4 $0x01, Z1, Y2
 	VADDPS        Y1, Y2, Y2
@@ -12516,9 +13506,9 @@ block402:
 	ADDQ          SI, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one399
+	JMP           one419
 
-done400:
+done420:
 	VZEROUPPER
 	RET
 
@@ -12539,9 +13529,9 @@ TEXT ·gemvQ5KAVX512(SB), NOSPLIT, $64-56
 	VMOVD        R8, X1
 	VPBROADCASTD X1, Z1
 
-four403:
+four423:
 	CMPQ   BX, $0x00000004
-	JL     one404
+	JL     one424
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -12554,7 +13544,7 @@ four403:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block406:
+block426:
 	VMOVUPS       (R12), Y6
 	VADDPS        32(R12), Y6, Y6
 	VADDPS        64(R12), Y6, Y6
@@ -13276,7 +14266,7 @@ block406:
 	ADDQ          $0x000000b0, R8
 	ADDQ          $0x00000400, R12
 	DECQ          R13
-	JNZ           block406
+	JNZ           block426
 	MOVQ          stride+16(FP), R8
 	VEXTRACTF64X4 $0x01, Z2, Y6
 	VADDPS        Y2, Y6, Y6
@@ -13301,18 +14291,18 @@ block406:
 	LEAQ          (CX)(R8*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four403
+	JMP           four423
 
-one404:
+one424:
 	TESTQ  BX, BX
-	JZ     done405
+	JZ     done425
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Z2, Z2, Z2
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block407:
+block427:
 	VMOVUPS       (R8), Y6
 	VADDPS        32(R8), Y6, Y6
 	VADDPS        64(R8), Y6, Y6
@@ -13533,7 +14523,7 @@ block407:
 	ADDQ          $0x000000b0, SI
 	ADDQ          $0x00000400, R8
 	DECQ          R9
-	JNZ           block407
+	JNZ           block427
 	MOVQ          stride+16(FP), SI
 	VEXTRACTF64X4 $0x01, Z2, Y3
 	VADDPS        Y2, Y3, Y3
@@ -13549,9 +14539,9 @@ block407:
 	ADDQ          SI, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one404
+	JMP           one424
 
-done405:
+done425:
 	VZEROUPPER
 	RET
 
@@ -13575,9 +14565,9 @@ TEXT ·gemvQ6KAVX512(SB), NOSPLIT, $64-56
 	VMOVD        R8, X2
 	VPBROADCASTD X2, Z2
 
-four408:
+four428:
 	CMPQ   BX, $0x00000004
-	JL     one409
+	JL     one429
 	MOVQ   stride+16(FP), R8
 	MOVQ   CX, R9
 	LEAQ   (R9)(R8*1), R10
@@ -13590,7 +14580,7 @@ four408:
 	MOVQ   DX, R12
 	MOVQ   DI, R13
 
-block411:
+block431:
 	PREFETCHT0    (R9)(SI*1)
 	PREFETCHT0    64(R9)(SI*1)
 	PREFETCHT0    128(R9)(SI*1)
@@ -14341,7 +15331,7 @@ block411:
 	ADDQ          $0x000000d2, R8
 	ADDQ          $0x00000400, R12
 	DECQ          R13
-	JNZ           block411
+	JNZ           block431
 	MOVQ          stride+16(FP), R8
 	VEXTRACTF64X4 $0x01, Z3, Y7
 	VADDPS        Y3, Y7, Y7
@@ -14366,18 +15356,18 @@ block411:
 	LEAQ          (CX)(R8*4), CX
 	ADDQ          $0x00000010, AX
 	SUBQ          $0x00000004, BX
-	JMP           four408
+	JMP           four428
 
-one409:
+one429:
 	TESTQ  BX, BX
-	JZ     done410
+	JZ     done430
 	MOVQ   stride+16(FP), SI
 	MOVQ   CX, SI
 	VXORPS Z3, Z3, Z3
 	MOVQ   DX, R8
 	MOVQ   DI, R9
 
-block412:
+block432:
 	VPBROADCASTW  208(SI), Y4
 	VCVTPH2PS     Y4, Z4
 	VPMOVSXBD     192(SI), Z5
@@ -14563,7 +15553,7 @@ block412:
 	ADDQ          $0x000000d2, SI
 	ADDQ          $0x00000400, R8
 	DECQ          R9
-	JNZ           block412
+	JNZ           block432
 	MOVQ          stride+16(FP), SI
 	VEXTRACTF64X4 $0x01, Z3, Y4
 	VADDPS        Y3, Y4, Y4
@@ -14579,9 +15569,9 @@ block412:
 	ADDQ          SI, CX
 	ADDQ          $0x00000004, AX
 	DECQ          BX
-	JMP           one409
+	JMP           one429
 
-done410:
+done430:
 	VZEROUPPER
 	RET
 
@@ -14599,7 +15589,7 @@ TEXT ·tile1AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), SI
 	MOVQ groups+56(FP), SI
 
-group413:
+group433:
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -14608,9 +15598,9 @@ group413:
 	MOVQ   DX, R9
 	MOVQ   cols+48(FP), R10
 
-vector414:
+vector434:
 	CMPQ        R10, $0x00000010
-	JL          rest415
+	JL          rest435
 	VMOVUPS     (DX), Z4
 	VMOVUPS     (CX), Z5
 	VFMADD231PS Z4, Z5, Z0
@@ -14623,11 +15613,11 @@ vector414:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R10
-	JMP         vector414
+	JMP         vector434
 
-rest415:
+rest435:
 	TESTQ       R10, R10
-	JZ          store416
+	JZ          store436
 	LEAQ        wordMasks<>+0(SB), R11
 	KMOVW       (R11)(R10*2), K1
 	VMOVUPS.Z   (DX), K1, Z4
@@ -14641,7 +15631,7 @@ rest415:
 	VFMADD231PS Z4, Z5, Z3
 	ADDQ        $0x00000040, CX
 
-store416:
+store436:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), DX
@@ -14665,16 +15655,16 @@ store416:
 	VEXTRACTF32X4 $0x01, Y4, X0
 	VADDPS        X4, X0, X0
 	TESTQ         DX, DX
-	JZ            first417
+	JZ            first437
 	VADDPS        (CX), X0, X0
 
-first417:
+first437:
 	VMOVUPS X0, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R8)(BX*4), CX
 	MOVQ    R9, DX
 	DECQ    SI
-	JNZ     group413
+	JNZ     group433
 	VZEROUPPER
 	RET
 
@@ -14692,7 +15682,7 @@ TEXT ·tile2AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group418:
+group438:
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -14705,9 +15695,9 @@ group418:
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector419:
+vector439:
 	CMPQ        R11, $0x00000010
-	JL          rest420
+	JL          rest440
 	VMOVUPS     (DX), Z8
 	VMOVUPS     (DX)(SI*1), Z9
 	VMOVUPS     (CX), Z10
@@ -14725,11 +15715,11 @@ vector419:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R11
-	JMP         vector419
+	JMP         vector439
 
-rest420:
+rest440:
 	TESTQ       R11, R11
-	JZ          store421
+	JZ          store441
 	LEAQ        wordMasks<>+0(SB), R12
 	KMOVW       (R12)(R11*2), K1
 	VMOVUPS.Z   (DX), K1, Z8
@@ -14748,7 +15738,7 @@ rest420:
 	VFMADD231PS Z9, Z10, Z7
 	ADDQ        $0x00000040, CX
 
-store421:
+store441:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R11
@@ -14772,10 +15762,10 @@ store421:
 	VEXTRACTF32X4 $0x01, Y8, X0
 	VADDPS        X8, X0, X0
 	TESTQ         R11, R11
-	JZ            first422
+	JZ            first442
 	VADDPS        (CX), X0, X0
 
-first422:
+first442:
 	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y0
@@ -14798,16 +15788,16 @@ first422:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R11, R11
-	JZ            first423
+	JZ            first443
 	VADDPS        (CX), X1, X1
 
-first423:
+first443:
 	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R9)(BX*4), CX
 	MOVQ    R10, DX
 	DECQ    R8
-	JNZ     group418
+	JNZ     group438
 	VZEROUPPER
 	RET
 
@@ -14825,7 +15815,7 @@ TEXT ·tile3AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R8
 	MOVQ groups+56(FP), R8
 
-group424:
+group444:
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -14842,9 +15832,9 @@ group424:
 	MOVQ   DX, R10
 	MOVQ   cols+48(FP), R11
 
-vector425:
+vector445:
 	CMPQ        R11, $0x00000010
-	JL          rest426
+	JL          rest446
 	VMOVUPS     (DX), Z12
 	VMOVUPS     (DX)(SI*1), Z13
 	VMOVUPS     (DX)(SI*2), Z14
@@ -14867,11 +15857,11 @@ vector425:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R11
-	JMP         vector425
+	JMP         vector445
 
-rest426:
+rest446:
 	TESTQ       R11, R11
-	JZ          store427
+	JZ          store447
 	LEAQ        wordMasks<>+0(SB), R12
 	KMOVW       (R12)(R11*2), K1
 	VMOVUPS.Z   (DX), K1, Z12
@@ -14895,7 +15885,7 @@ rest426:
 	VFMADD231PS Z14, Z15, Z11
 	ADDQ        $0x00000040, CX
 
-store427:
+store447:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R11
@@ -14919,10 +15909,10 @@ store427:
 	VEXTRACTF32X4 $0x01, Y12, X0
 	VADDPS        X12, X0, X0
 	TESTQ         R11, R11
-	JZ            first428
+	JZ            first448
 	VADDPS        (CX), X0, X0
 
-first428:
+first448:
 	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y0
@@ -14945,10 +15935,10 @@ first428:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R11, R11
-	JZ            first429
+	JZ            first449
 	VADDPS        (CX), X1, X1
 
-first429:
+first449:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z8, Y0
@@ -14971,16 +15961,16 @@ first429:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R11, R11
-	JZ            first430
+	JZ            first450
 	VADDPS        (CX), X1, X1
 
-first430:
+first450:
 	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R9)(BX*4), CX
 	MOVQ    R10, DX
 	DECQ    R8
-	JNZ     group424
+	JNZ     group444
 	VZEROUPPER
 	RET
 
@@ -14998,7 +15988,7 @@ TEXT ·tile4AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R9
 	MOVQ groups+56(FP), R9
 
-group431:
+group451:
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -15019,9 +16009,9 @@ group431:
 	MOVQ   DX, R11
 	MOVQ   cols+48(FP), R12
 
-vector432:
+vector452:
 	CMPQ        R12, $0x00000010
-	JL          rest433
+	JL          rest453
 	VMOVUPS     (DX), Z16
 	VMOVUPS     (DX)(SI*1), Z17
 	VMOVUPS     (DX)(SI*2), Z18
@@ -15049,11 +16039,11 @@ vector432:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R12
-	JMP         vector432
+	JMP         vector452
 
-rest433:
+rest453:
 	TESTQ       R12, R12
-	JZ          store434
+	JZ          store454
 	LEAQ        wordMasks<>+0(SB), R13
 	KMOVW       (R13)(R12*2), K1
 	VMOVUPS.Z   (DX), K1, Z16
@@ -15082,7 +16072,7 @@ rest433:
 	VFMADD231PS Z19, Z20, Z15
 	ADDQ        $0x00000040, CX
 
-store434:
+store454:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R12
@@ -15106,10 +16096,10 @@ store434:
 	VEXTRACTF32X4 $0x01, Y16, X0
 	VADDPS        X16, X0, X0
 	TESTQ         R12, R12
-	JZ            first435
+	JZ            first455
 	VADDPS        (CX), X0, X0
 
-first435:
+first455:
 	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y0
@@ -15132,10 +16122,10 @@ first435:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first436
+	JZ            first456
 	VADDPS        (CX), X1, X1
 
-first436:
+first456:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z8, Y0
@@ -15158,10 +16148,10 @@ first436:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first437
+	JZ            first457
 	VADDPS        (CX), X1, X1
 
-first437:
+first457:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z12, Y0
@@ -15184,16 +16174,16 @@ first437:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first438
+	JZ            first458
 	VADDPS        (CX), X1, X1
 
-first438:
+first458:
 	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R10)(BX*4), CX
 	MOVQ    R11, DX
 	DECQ    R9
-	JNZ     group431
+	JNZ     group451
 	VZEROUPPER
 	RET
 
@@ -15211,7 +16201,7 @@ TEXT ·tile5AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R9
 	MOVQ groups+56(FP), R9
 
-group439:
+group459:
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -15236,9 +16226,9 @@ group439:
 	MOVQ   DX, R11
 	MOVQ   cols+48(FP), R12
 
-vector440:
+vector460:
 	CMPQ        R12, $0x00000010
-	JL          rest441
+	JL          rest461
 	VMOVUPS     (DX), Z20
 	VMOVUPS     (DX)(SI*1), Z21
 	VMOVUPS     (DX)(SI*2), Z22
@@ -15271,11 +16261,11 @@ vector440:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R12
-	JMP         vector440
+	JMP         vector460
 
-rest441:
+rest461:
 	TESTQ       R12, R12
-	JZ          store442
+	JZ          store462
 	LEAQ        wordMasks<>+0(SB), R13
 	KMOVW       (R13)(R12*2), K1
 	VMOVUPS.Z   (DX), K1, Z20
@@ -15309,7 +16299,7 @@ rest441:
 	VFMADD231PS Z24, Z25, Z19
 	ADDQ        $0x00000040, CX
 
-store442:
+store462:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R12
@@ -15333,10 +16323,10 @@ store442:
 	VEXTRACTF32X4 $0x01, Y20, X0
 	VADDPS        X20, X0, X0
 	TESTQ         R12, R12
-	JZ            first443
+	JZ            first463
 	VADDPS        (CX), X0, X0
 
-first443:
+first463:
 	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y0
@@ -15359,10 +16349,10 @@ first443:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first444
+	JZ            first464
 	VADDPS        (CX), X1, X1
 
-first444:
+first464:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z8, Y0
@@ -15385,10 +16375,10 @@ first444:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first445
+	JZ            first465
 	VADDPS        (CX), X1, X1
 
-first445:
+first465:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z12, Y0
@@ -15411,10 +16401,10 @@ first445:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first446
+	JZ            first466
 	VADDPS        (CX), X1, X1
 
-first446:
+first466:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z16, Y0
@@ -15437,16 +16427,16 @@ first446:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R12, R12
-	JZ            first447
+	JZ            first467
 	VADDPS        (CX), X1, X1
 
-first447:
+first467:
 	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R10)(BX*4), CX
 	MOVQ    R11, DX
 	DECQ    R9
-	JNZ     group439
+	JNZ     group459
 	VZEROUPPER
 	RET
 
@@ -15464,7 +16454,7 @@ TEXT ·tile6AVX512(SB), NOSPLIT, $0-72
 	LEAQ (SI)(SI*4), R9
 	MOVQ groups+56(FP), R10
 
-group448:
+group468:
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -15493,9 +16483,9 @@ group448:
 	MOVQ   DX, R12
 	MOVQ   cols+48(FP), R13
 
-vector449:
+vector469:
 	CMPQ        R13, $0x00000010
-	JL          rest450
+	JL          rest470
 	VMOVUPS     (DX), Z24
 	VMOVUPS     (DX)(SI*1), Z25
 	VMOVUPS     (DX)(SI*2), Z26
@@ -15533,11 +16523,11 @@ vector449:
 	ADDQ        $0x00000040, CX
 	ADDQ        $0x00000040, DX
 	SUBQ        $0x00000010, R13
-	JMP         vector449
+	JMP         vector469
 
-rest450:
+rest470:
 	TESTQ       R13, R13
-	JZ          store451
+	JZ          store471
 	LEAQ        wordMasks<>+0(SB), R14
 	KMOVW       (R14)(R13*2), K1
 	VMOVUPS.Z   (DX), K1, Z24
@@ -15576,7 +16566,7 @@ rest450:
 	VFMADD231PS Z29, Z30, Z23
 	ADDQ        $0x00000040, CX
 
-store451:
+store471:
 	MOVQ          AX, CX
 	MOVQ          ldy+8(FP), DX
 	MOVQ          more+64(FP), R13
@@ -15600,10 +16590,10 @@ store451:
 	VEXTRACTF32X4 $0x01, Y24, X0
 	VADDPS        X24, X0, X0
 	TESTQ         R13, R13
-	JZ            first452
+	JZ            first472
 	VADDPS        (CX), X0, X0
 
-first452:
+first472:
 	VMOVUPS       X0, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z4, Y0
@@ -15626,10 +16616,10 @@ first452:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first453
+	JZ            first473
 	VADDPS        (CX), X1, X1
 
-first453:
+first473:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z8, Y0
@@ -15652,10 +16642,10 @@ first453:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first454
+	JZ            first474
 	VADDPS        (CX), X1, X1
 
-first454:
+first474:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z12, Y0
@@ -15678,10 +16668,10 @@ first454:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first455
+	JZ            first475
 	VADDPS        (CX), X1, X1
 
-first455:
+first475:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z16, Y0
@@ -15704,10 +16694,10 @@ first455:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first456
+	JZ            first476
 	VADDPS        (CX), X1, X1
 
-first456:
+first476:
 	VMOVUPS       X1, (CX)
 	ADDQ          DX, CX
 	VEXTRACTF64X4 $0x01, Z20, Y0
@@ -15730,16 +16720,16 @@ first456:
 	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X0, X1, X1
 	TESTQ         R13, R13
-	JZ            first457
+	JZ            first477
 	VADDPS        (CX), X1, X1
 
-first457:
+first477:
 	VMOVUPS X1, (CX)
 	ADDQ    $0x00000010, AX
 	LEAQ    (R11)(BX*4), CX
 	MOVQ    R12, DX
 	DECQ    R10
-	JNZ     group448
+	JNZ     group468
 	VZEROUPPER
 	RET
 
@@ -15753,9 +16743,9 @@ TEXT ·accumulateF32AVX512(SB), NOSPLIT, $0-40
 	MOVQ DX, BX
 	SHLQ $0x02, BX
 
-strip458:
+strip478:
 	CMPQ    DX, $0x00000080
-	JL      narrower459
+	JL      narrower479
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -15768,10 +16758,10 @@ strip458:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row460:
+row480:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next461
+	JZ           next481
 	VBROADCASTSS (SI), Z8
 	VMOVUPS      (R8), Z9
 	VFMADD231PS  Z9, Z8, Z0
@@ -15790,11 +16780,11 @@ row460:
 	VMOVUPS      448(R8), Z9
 	VFMADD231PS  Z9, Z8, Z7
 
-next461:
+next481:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row460
+	JNZ     row480
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -15806,12 +16796,12 @@ next461:
 	ADDQ    $0x00000200, AX
 	ADDQ    $0x00000200, CX
 	SUBQ    $0x00000080, DX
-	JMP     strip458
+	JMP     strip478
 
-narrower459:
-strip462:
+narrower479:
+strip482:
 	CMPQ    DX, $0x00000040
-	JL      narrower463
+	JL      narrower483
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -15820,10 +16810,10 @@ strip462:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row464:
+row484:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next465
+	JZ           next485
 	VBROADCASTSS (SI), Z4
 	VMOVUPS      (R8), Z5
 	VFMADD231PS  Z5, Z4, Z0
@@ -15834,11 +16824,11 @@ row464:
 	VMOVUPS      192(R8), Z5
 	VFMADD231PS  Z5, Z4, Z3
 
-next465:
+next485:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row464
+	JNZ     row484
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -15846,93 +16836,93 @@ next465:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip462
+	JMP     strip482
 
-narrower463:
-strip466:
+narrower483:
+strip486:
 	CMPQ    DX, $0x00000020
-	JL      narrower467
+	JL      narrower487
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row468:
+row488:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next469
+	JZ           next489
 	VBROADCASTSS (SI), Z2
 	VMOVUPS      (R8), Z3
 	VFMADD231PS  Z3, Z2, Z0
 	VMOVUPS      64(R8), Z3
 	VFMADD231PS  Z3, Z2, Z1
 
-next469:
+next489:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row468
+	JNZ     row488
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip466
+	JMP     strip486
 
-narrower467:
-strip470:
+narrower487:
+strip490:
 	CMPQ    DX, $0x00000010
-	JL      narrower471
+	JL      narrower491
 	VMOVUPS (AX), Z0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row472:
+row492:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next473
+	JZ           next493
 	VBROADCASTSS (SI), Z1
 	VMOVUPS      (R8), Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next473:
+next493:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row472
+	JNZ     row492
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip470
+	JMP     strip490
 
-narrower471:
+narrower491:
 	TESTQ     DX, DX
-	JZ        done474
+	JZ        done494
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
 	MOVQ      p+8(FP), DX
 	MOVQ      count+32(FP), SI
 
-row475:
+row495:
 	MOVL         (DX), DI
 	ADDL         DI, DI
-	JZ           next476
+	JZ           next496
 	VBROADCASTSS (DX), Z1
 	VMOVUPS.Z    (CX), K1, Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next476:
+next496:
 	ADDQ    $0x00000004, DX
 	ADDQ    BX, CX
 	DECQ    SI
-	JNZ     row475
+	JNZ     row495
 	VMOVUPS Z0, K1, (AX)
 
-done474:
+done494:
 	VZEROUPPER
 	RET
 
@@ -15946,9 +16936,9 @@ TEXT ·accumulateF16AVX512(SB), NOSPLIT, $0-40
 	MOVQ DX, BX
 	SHLQ $0x01, BX
 
-strip477:
+strip497:
 	CMPQ    DX, $0x00000080
-	JL      narrower478
+	JL      narrower498
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -15961,10 +16951,10 @@ strip477:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row479:
+row499:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next480
+	JZ           next500
 	VBROADCASTSS (SI), Z8
 	VCVTPH2PS    (R8), Z9
 	VFMADD231PS  Z9, Z8, Z0
@@ -15983,11 +16973,11 @@ row479:
 	VCVTPH2PS    224(R8), Z9
 	VFMADD231PS  Z9, Z8, Z7
 
-next480:
+next500:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row479
+	JNZ     row499
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -15999,12 +16989,12 @@ next480:
 	ADDQ    $0x00000200, AX
 	ADDQ    $0x00000100, CX
 	SUBQ    $0x00000080, DX
-	JMP     strip477
+	JMP     strip497
 
-narrower478:
-strip481:
+narrower498:
+strip501:
 	CMPQ    DX, $0x00000040
-	JL      narrower482
+	JL      narrower502
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -16013,10 +17003,10 @@ strip481:
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row483:
+row503:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next484
+	JZ           next504
 	VBROADCASTSS (SI), Z4
 	VCVTPH2PS    (R8), Z5
 	VFMADD231PS  Z5, Z4, Z0
@@ -16027,11 +17017,11 @@ row483:
 	VCVTPH2PS    96(R8), Z5
 	VFMADD231PS  Z5, Z4, Z3
 
-next484:
+next504:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row483
+	JNZ     row503
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -16039,94 +17029,94 @@ next484:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip481
+	JMP     strip501
 
-narrower482:
-strip485:
+narrower502:
+strip505:
 	CMPQ    DX, $0x00000020
-	JL      narrower486
+	JL      narrower506
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row487:
+row507:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next488
+	JZ           next508
 	VBROADCASTSS (SI), Z2
 	VCVTPH2PS    (R8), Z3
 	VFMADD231PS  Z3, Z2, Z0
 	VCVTPH2PS    32(R8), Z3
 	VFMADD231PS  Z3, Z2, Z1
 
-next488:
+next508:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row487
+	JNZ     row507
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip485
+	JMP     strip505
 
-narrower486:
-strip489:
+narrower506:
+strip509:
 	CMPQ    DX, $0x00000010
-	JL      narrower490
+	JL      narrower510
 	VMOVUPS (AX), Z0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+32(FP), DI
 	MOVQ    CX, R8
 
-row491:
+row511:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next492
+	JZ           next512
 	VBROADCASTSS (SI), Z1
 	VCVTPH2PS    (R8), Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next492:
+next512:
 	ADDQ    $0x00000004, SI
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row491
+	JNZ     row511
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip489
+	JMP     strip509
 
-narrower490:
+narrower510:
 	TESTQ     DX, DX
-	JZ        done493
+	JZ        done513
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
 	MOVQ      p+8(FP), DX
 	MOVQ      count+32(FP), SI
 
-row494:
+row514:
 	MOVL         (DX), DI
 	ADDL         DI, DI
-	JZ           next495
+	JZ           next515
 	VBROADCASTSS (DX), Z1
 	VMOVDQU16.Z  (CX), K1, Y2
 	VCVTPH2PS    Y2, Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next495:
+next515:
 	ADDQ    $0x00000004, DX
 	ADDQ    BX, CX
 	DECQ    SI
-	JNZ     row494
+	JNZ     row514
 	VMOVUPS Z0, K1, (AX)
 
-done493:
+done513:
 	VZEROUPPER
 	RET
 
@@ -16140,9 +17130,9 @@ TEXT ·accumulateI8AVX512(SB), NOSPLIT, $0-48
 	MOVQ DX, BX
 	SHLQ $0x00, BX
 
-strip496:
+strip516:
 	CMPQ    DX, $0x00000080
-	JL      narrower497
+	JL      narrower517
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -16156,10 +17146,10 @@ strip496:
 	MOVQ    CX, R8
 	MOVQ    scales+24(FP), R10
 
-row498:
+row518:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next499
+	JZ           next519
 	VBROADCASTSS (SI), Z8
 	VBROADCASTSS (R10), Z9
 	VMULPS       Z9, Z8, Z8
@@ -16188,12 +17178,12 @@ row498:
 	VCVTDQ2PS    Z9, Z9
 	VFMADD231PS  Z9, Z8, Z7
 
-next499:
+next519:
 	ADDQ    $0x00000004, SI
 	ADDQ    $0x00000004, R10
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row498
+	JNZ     row518
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -16205,12 +17195,12 @@ next499:
 	ADDQ    $0x00000200, AX
 	ADDQ    $0x00000080, CX
 	SUBQ    $0x00000080, DX
-	JMP     strip496
+	JMP     strip516
 
-narrower497:
-strip500:
+narrower517:
+strip520:
 	CMPQ    DX, $0x00000040
-	JL      narrower501
+	JL      narrower521
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	VMOVUPS 128(AX), Z2
@@ -16220,10 +17210,10 @@ strip500:
 	MOVQ    CX, R8
 	MOVQ    scales+24(FP), R10
 
-row502:
+row522:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next503
+	JZ           next523
 	VBROADCASTSS (SI), Z4
 	VBROADCASTSS (R10), Z5
 	VMULPS       Z5, Z4, Z4
@@ -16240,12 +17230,12 @@ row502:
 	VCVTDQ2PS    Z5, Z5
 	VFMADD231PS  Z5, Z4, Z3
 
-next503:
+next523:
 	ADDQ    $0x00000004, SI
 	ADDQ    $0x00000004, R10
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row502
+	JNZ     row522
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	VMOVUPS Z2, 128(AX)
@@ -16253,12 +17243,12 @@ next503:
 	ADDQ    $0x00000100, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000040, DX
-	JMP     strip500
+	JMP     strip520
 
-narrower501:
-strip504:
+narrower521:
+strip524:
 	CMPQ    DX, $0x00000020
-	JL      narrower505
+	JL      narrower525
 	VMOVUPS (AX), Z0
 	VMOVUPS 64(AX), Z1
 	MOVQ    p+8(FP), SI
@@ -16266,10 +17256,10 @@ strip504:
 	MOVQ    CX, R8
 	MOVQ    scales+24(FP), R10
 
-row506:
+row526:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next507
+	JZ           next527
 	VBROADCASTSS (SI), Z2
 	VBROADCASTSS (R10), Z3
 	VMULPS       Z3, Z2, Z2
@@ -16280,33 +17270,33 @@ row506:
 	VCVTDQ2PS    Z3, Z3
 	VFMADD231PS  Z3, Z2, Z1
 
-next507:
+next527:
 	ADDQ    $0x00000004, SI
 	ADDQ    $0x00000004, R10
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row506
+	JNZ     row526
 	VMOVUPS Z0, (AX)
 	VMOVUPS Z1, 64(AX)
 	ADDQ    $0x00000080, AX
 	ADDQ    $0x00000020, CX
 	SUBQ    $0x00000020, DX
-	JMP     strip504
+	JMP     strip524
 
-narrower505:
-strip508:
+narrower525:
+strip528:
 	CMPQ    DX, $0x00000010
-	JL      narrower509
+	JL      narrower529
 	VMOVUPS (AX), Z0
 	MOVQ    p+8(FP), SI
 	MOVQ    count+40(FP), DI
 	MOVQ    CX, R8
 	MOVQ    scales+24(FP), R10
 
-row510:
+row530:
 	MOVL         (SI), R9
 	ADDL         R9, R9
-	JZ           next511
+	JZ           next531
 	VBROADCASTSS (SI), Z1
 	VBROADCASTSS (R10), Z2
 	VMULPS       Z2, Z1, Z1
@@ -16314,21 +17304,21 @@ row510:
 	VCVTDQ2PS    Z2, Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next511:
+next531:
 	ADDQ    $0x00000004, SI
 	ADDQ    $0x00000004, R10
 	ADDQ    BX, R8
 	DECQ    DI
-	JNZ     row510
+	JNZ     row530
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000010, CX
 	SUBQ    $0x00000010, DX
-	JMP     strip508
+	JMP     strip528
 
-narrower509:
+narrower529:
 	TESTQ     DX, DX
-	JZ        done512
+	JZ        done532
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
@@ -16336,10 +17326,10 @@ narrower509:
 	MOVQ      count+40(FP), SI
 	MOVQ      scales+24(FP), R8
 
-row513:
+row533:
 	MOVL         (DX), DI
 	ADDL         DI, DI
-	JZ           next514
+	JZ           next534
 	VBROADCASTSS (DX), Z1
 	VBROADCASTSS (R8), Z2
 	VMULPS       Z2, Z1, Z1
@@ -16347,15 +17337,15 @@ row513:
 	VCVTDQ2PS    Z2, Z2
 	VFMADD231PS  Z2, Z1, Z0
 
-next514:
+next534:
 	ADDQ    $0x00000004, DX
 	ADDQ    $0x00000004, R8
 	ADDQ    BX, CX
 	DECQ    SI
-	JNZ     row513
+	JNZ     row533
 	VMOVUPS Z0, K1, (AX)
 
-done512:
+done532:
 	VZEROUPPER
 	RET
 
@@ -16369,9 +17359,9 @@ TEXT ·axpyAVX512(SB), NOSPLIT, $0-32
 	MOVQ         x+8(FP), CX
 	MOVQ         n+24(FP), DX
 
-loop515:
+loop535:
 	CMPQ        DX, $0x00000010
-	JL          rest516
+	JL          rest536
 	VMOVUPS     (AX), Z1
 	VMOVUPS     (CX), Z2
 	VFMADD231PS Z2, Z0, Z1
@@ -16379,11 +17369,11 @@ loop515:
 	ADDQ        $0x00000040, AX
 	ADDQ        $0x00000040, CX
 	SUBQ        $0x00000010, DX
-	JMP         loop515
+	JMP         loop535
 
-rest516:
+rest536:
 	TESTQ       DX, DX
-	JZ          done517
+	JZ          done537
 	LEAQ        wordMasks<>+0(SB), BX
 	KMOVW       (BX)(DX*2), K1
 	VMOVUPS.Z   (AX), K1, Z1
@@ -16391,7 +17381,7 @@ rest516:
 	VFMADD231PS Z2, Z0, Z1
 	VMOVUPS     Z1, K1, (AX)
 
-done517:
+done537:
 	VZEROUPPER
 	RET
 
@@ -16403,9 +17393,9 @@ TEXT ·addAVX512(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop518:
+loop538:
 	CMPQ    DX, $0x00000010
-	JL      rest519
+	JL      rest539
 	VMOVUPS (AX), Z0
 	VMOVUPS (CX), Z1
 	VADDPS  Z1, Z0, Z0
@@ -16413,11 +17403,11 @@ loop518:
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     loop518
+	JMP     loop538
 
-rest519:
+rest539:
 	TESTQ     DX, DX
-	JZ        done520
+	JZ        done540
 	LEAQ      wordMasks<>+0(SB), BX
 	KMOVW     (BX)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
@@ -16425,7 +17415,7 @@ rest519:
 	VADDPS    Z1, Z0, Z0
 	VMOVUPS   Z0, K1, (AX)
 
-done520:
+done540:
 	VZEROUPPER
 	RET
 
@@ -16437,9 +17427,9 @@ TEXT ·mulAVX512(SB), NOSPLIT, $0-24
 	MOVQ x+8(FP), CX
 	MOVQ n+16(FP), DX
 
-loop521:
+loop541:
 	CMPQ    DX, $0x00000010
-	JL      rest522
+	JL      rest542
 	VMOVUPS (AX), Z0
 	VMOVUPS (CX), Z1
 	VMULPS  Z1, Z0, Z0
@@ -16447,11 +17437,11 @@ loop521:
 	ADDQ    $0x00000040, AX
 	ADDQ    $0x00000040, CX
 	SUBQ    $0x00000010, DX
-	JMP     loop521
+	JMP     loop541
 
-rest522:
+rest542:
 	TESTQ     DX, DX
-	JZ        done523
+	JZ        done543
 	LEAQ      wordMasks<>+0(SB), BX
 	KMOVW     (BX)(DX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
@@ -16459,7 +17449,7 @@ rest522:
 	VMULPS    Z1, Z0, Z0
 	VMOVUPS   Z0, K1, (AX)
 
-done523:
+done543:
 	VZEROUPPER
 	RET
 
@@ -16472,26 +17462,26 @@ TEXT ·scaleAVX512(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop524:
+loop544:
 	CMPQ    CX, $0x00000010
-	JL      rest525
+	JL      rest545
 	VMOVUPS (AX), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop524
+	JMP     loop544
 
-rest525:
+rest545:
 	TESTQ     CX, CX
-	JZ        done526
+	JZ        done546
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z1
 	VMULPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done526:
+done546:
 	VZEROUPPER
 	RET
 
@@ -16506,9 +17496,9 @@ TEXT ·scaleMulAVX512(SB), NOSPLIT, $0-40
 	MOVQ         w+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop527:
+loop547:
 	CMPQ    BX, $0x00000010
-	JL      rest528
+	JL      rest548
 	VMOVUPS (CX), Z1
 	VMULPS  Z0, Z1, Z1
 	VMOVUPS (DX), Z2
@@ -16518,11 +17508,11 @@ loop527:
 	ADDQ    $0x00000040, CX
 	ADDQ    $0x00000040, DX
 	SUBQ    $0x00000010, BX
-	JMP     loop527
+	JMP     loop547
 
-rest528:
+rest548:
 	TESTQ     BX, BX
-	JZ        done529
+	JZ        done549
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(BX*2), K1
 	VMOVUPS.Z (CX), K1, Z1
@@ -16531,7 +17521,7 @@ rest528:
 	VMULPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done529:
+done549:
 	VZEROUPPER
 	RET
 
@@ -16544,26 +17534,26 @@ TEXT ·addConstAVX512(SB), NOSPLIT, $0-24
 	MOVQ         y+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop530:
+loop550:
 	CMPQ    CX, $0x00000010
-	JL      rest531
+	JL      rest551
 	VMOVUPS (AX), Z1
 	VADDPS  Z0, Z1, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop530
+	JMP     loop550
 
-rest531:
+rest551:
 	TESTQ     CX, CX
-	JZ        done532
+	JZ        done552
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z1
 	VADDPS    Z0, Z1, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done532:
+done552:
 	VZEROUPPER
 	RET
 
@@ -16576,26 +17566,26 @@ TEXT ·updateLowAVX512(SB), NOSPLIT, $0-24
 	MOVQ         low+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop533:
+loop553:
 	CMPQ    CX, $0x00000010
-	JL      rest534
+	JL      rest554
 	VMOVUPS (AX), Z1
 	VMINPS  Z1, Z0, Z1
 	VMOVUPS Z1, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop533
+	JMP     loop553
 
-rest534:
+rest554:
 	TESTQ     CX, CX
-	JZ        done535
+	JZ        done555
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z1
 	VMINPS    Z1, Z0, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done535:
+done555:
 	VZEROUPPER
 	RET
 
@@ -16608,25 +17598,25 @@ TEXT ·maximumAVX512(SB), NOSPLIT, $0-20
 	MOVQ    x+0(FP), AX
 	MOVQ    n+8(FP), CX
 
-loop536:
+loop556:
 	CMPQ    CX, $0x00000010
-	JL      rest537
+	JL      rest557
 	VMOVUPS (AX), Z2
 	VMAXPS  Z1, Z2, Z1
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop536
+	JMP     loop556
 
-rest537:
+rest557:
 	TESTQ     CX, CX
-	JZ        done538
+	JZ        done558
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z2
 	VBLENDMPS Z2, Z0, K1, Z2
 	VMAXPS    Z1, Z2, Z1
 
-done538:
+done558:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VMAXPS        Y1, Y0, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -16657,9 +17647,9 @@ TEXT ·penaliseAVX512(SB), NOSPLIT, $0-44
 	MOVQ         level+16(FP), DX
 	MOVQ         n+32(FP), BX
 
-loop539:
+loop559:
 	CMPQ      BX, $0x00000010
-	JL        rest540
+	JL        rest560
 	VMOVUPS   (CX), Z7
 	VMOVUPS   (DX), Z8
 	VMINPS    Z7, Z0, Z7
@@ -16681,11 +17671,11 @@ loop539:
 	ADDQ      $0x00000040, CX
 	ADDQ      $0x00000040, DX
 	SUBQ      $0x00000010, BX
-	JMP       loop539
+	JMP       loop559
 
-rest540:
+rest560:
 	TESTQ     BX, BX
-	JZ        done541
+	JZ        done561
 	LEAQ      wordMasks<>+0(SB), SI
 	KMOVW     (SI)(BX*2), K1
 	VMOVUPS.Z (CX), K1, Z7
@@ -16707,7 +17697,7 @@ rest540:
 	VBLENDMPS Z0, Z1, K2, Z1
 	VMOVUPS   Z1, K1, (AX)
 
-done541:
+done561:
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VMAXPS        Y2, Y0, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -16743,9 +17733,9 @@ TEXT ·expSumAVX512(SB), NOSPLIT, $0-28
 	MOVQ         s+0(FP), AX
 	MOVQ         n+16(FP), CX
 
-loop542:
+loop562:
 	CMPQ         CX, $0x00000010
-	JL           rest543
+	JL           rest563
 	VMOVUPS      (AX), Z15
 	VSUBPS       Z0, Z15, Z15
 	VMOVUPS      Z3, Z16
@@ -16772,11 +17762,11 @@ loop542:
 	VADDPS       Z19, Z1, Z1
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop542
+	JMP          loop562
 
-rest543:
+rest563:
 	TESTQ        CX, CX
-	JZ           done544
+	JZ           done564
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z15
@@ -16805,7 +17795,7 @@ rest543:
 	VMOVUPS      Z6, K1, (AX)
 	VADDPS       Z6, Z1, Z1
 
-done544:
+done564:
 	VEXTRACTF64X4 $0x01, Z1, Y0
 	VADDPS        Y1, Y0, Y0
 	VSHUFPS       $0xdd, Y0, Y0, Y1
@@ -16839,9 +17829,9 @@ TEXT ·siluAVX512(SB), NOSPLIT, $0-16
 	MOVQ         y+0(FP), AX
 	MOVQ         n+8(FP), CX
 
-loop545:
+loop565:
 	CMPQ         CX, $0x00000010
-	JL           rest546
+	JL           rest566
 	VMOVUPS      (AX), Z12
 	VPXORD       signBit<>+0(SB), Z12, Z13
 	VMOVUPS      Z0, Z14
@@ -16869,11 +17859,11 @@ loop545:
 	VMOVUPS      Z12, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop545
+	JMP          loop565
 
-rest546:
+rest566:
 	TESTQ        CX, CX
-	JZ           done547
+	JZ           done567
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z12
@@ -16902,7 +17892,7 @@ rest546:
 	VDIVPS       Z3, Z12, Z12
 	VMOVUPS      Z12, K1, (AX)
 
-done547:
+done567:
 	VZEROUPPER
 	RET
 
@@ -16925,9 +17915,9 @@ TEXT ·sigmoidAVX512(SB), NOSPLIT, $0-16
 	MOVQ         y+0(FP), AX
 	MOVQ         n+8(FP), CX
 
-loop548:
+loop568:
 	CMPQ         CX, $0x00000010
-	JL           rest549
+	JL           rest569
 	VMOVUPS      (AX), Z12
 	VPXORD       signBit<>+0(SB), Z12, Z12
 	VMOVUPS      Z0, Z14
@@ -16956,11 +17946,11 @@ loop548:
 	VMOVUPS      Z12, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop548
+	JMP          loop568
 
-rest549:
+rest569:
 	TESTQ        CX, CX
-	JZ           done550
+	JZ           done570
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z12
@@ -16990,7 +17980,7 @@ rest549:
 	VDIVPS       Z3, Z12, Z12
 	VMOVUPS      Z12, K1, (AX)
 
-done550:
+done570:
 	VZEROUPPER
 	RET
 
@@ -17013,9 +18003,9 @@ TEXT ·geluAVX512(SB), NOSPLIT, $0-16
 	MOVQ         y+0(FP), AX
 	MOVQ         n+8(FP), CX
 
-loop551:
+loop571:
 	CMPQ         CX, $0x00000010
-	JL           rest552
+	JL           rest572
 	VMOVUPS      (AX), Z12
 	VPANDD       signBit<>+0(SB), Z12, Z13
 	VPXORD       Z13, Z12, Z13
@@ -17060,11 +18050,11 @@ loop551:
 	VMOVUPS      Z13, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop551
+	JMP          loop571
 
-rest552:
+rest572:
 	TESTQ        CX, CX
-	JZ           done553
+	JZ           done573
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z12
@@ -17110,7 +18100,7 @@ rest552:
 	VSUBPS       Z1, Z0, Z0
 	VMOVUPS      Z0, K1, (AX)
 
-done553:
+done573:
 	VZEROUPPER
 	RET
 
@@ -17133,9 +18123,9 @@ TEXT ·geluTanhAVX512(SB), NOSPLIT, $0-16
 	MOVQ         y+0(FP), AX
 	MOVQ         n+8(FP), CX
 
-loop554:
+loop574:
 	CMPQ         CX, $0x00000010
-	JL           rest555
+	JL           rest575
 	VMOVUPS      (AX), Z12
 	VMULPS       Z12, Z12, Z13
 	VMULPS       geluB<>+0(SB), Z13, Z13
@@ -17166,11 +18156,11 @@ loop554:
 	VMOVUPS      Z12, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop554
+	JMP          loop574
 
-rest555:
+rest575:
 	TESTQ        CX, CX
-	JZ           done556
+	JZ           done576
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z12
@@ -17202,7 +18192,7 @@ rest555:
 	VDIVPS       Z3, Z12, Z12
 	VMOVUPS      Z12, K1, (AX)
 
-done556:
+done576:
 	VZEROUPPER
 	RET
 
@@ -17213,20 +18203,20 @@ TEXT ·reluAVX512(SB), NOSPLIT, $0-16
 	MOVQ y+0(FP), AX
 	MOVQ n+8(FP), CX
 
-loop557:
+loop577:
 	CMPQ    CX, $0x00000010
-	JL      rest558
+	JL      rest578
 	VMOVUPS (AX), Z0
 	VXORPS  Z1, Z1, Z1
 	VMAXPS  Z0, Z1, Z0
 	VMOVUPS Z0, (AX)
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop557
+	JMP     loop577
 
-rest558:
+rest578:
 	TESTQ     CX, CX
-	JZ        done559
+	JZ        done579
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z0
@@ -17234,7 +18224,7 @@ rest558:
 	VMAXPS    Z0, Z1, Z0
 	VMOVUPS   Z0, K1, (AX)
 
-done559:
+done579:
 	VZEROUPPER
 	RET
 
@@ -17257,9 +18247,9 @@ TEXT ·tanhAVX512(SB), NOSPLIT, $0-16
 	MOVQ         y+0(FP), AX
 	MOVQ         n+8(FP), CX
 
-loop560:
+loop580:
 	CMPQ         CX, $0x00000010
-	JL           rest561
+	JL           rest581
 	VMOVUPS      (AX), Z12
 	VPANDD       signBit<>+0(SB), Z12, Z14
 	VPXORD       Z14, Z12, Z13
@@ -17303,11 +18293,11 @@ loop560:
 	VMOVUPS      Z15, (AX)
 	ADDQ         $0x00000040, AX
 	SUBQ         $0x00000010, CX
-	JMP          loop560
+	JMP          loop580
 
-rest561:
+rest581:
 	TESTQ        CX, CX
-	JZ           done562
+	JZ           done582
 	LEAQ         wordMasks<>+0(SB), DX
 	KMOVW        (DX)(CX*2), K1
 	VMOVUPS.Z    (AX), K1, Z12
@@ -17352,7 +18342,7 @@ rest561:
 	VBLENDMPS    Z2, Z0, K2, Z0
 	VMOVUPS      Z0, K1, (AX)
 
-done562:
+done582:
 	VZEROUPPER
 	RET
 
@@ -17367,16 +18357,16 @@ TEXT ·mulAddAVX512(SB), NOSPLIT, $0-80
 	LEAQ (BX)(BX*2), SI
 	LEAQ (BX)(BX*4), DI
 
-strip563:
+strip583:
 	CMPQ DX, $0x00000040
-	JL   narrower564
+	JL   narrower584
 	MOVQ x+16(FP), R8
 	MOVQ n+32(FP), R10
 	MOVQ AX, R9
 
-tokens565:
+tokens585:
 	CMPQ   R10, $0x00000006
-	JL     fewer566
+	JL     fewer586
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -17406,7 +18396,7 @@ tokens565:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column567:
+column587:
 	VMOVUPS      (R11), Z24
 	VMOVUPS      64(R11), Z25
 	VMOVUPS      128(R11), Z26
@@ -17444,11 +18434,11 @@ column567:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column567
+	JNZ          column587
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store568
+	JZ           store588
 	VMOVUPS      (R9), Z24
 	VADDPS       Z24, Z0, Z0
 	VMOVUPS      64(R9), Z24
@@ -17458,14 +18448,14 @@ column567:
 	VMOVUPS      192(R9), Z24
 	VADDPS       Z24, Z3, Z3
 
-store568:
+store588:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	VMOVUPS Z2, 128(R9)
 	VMOVUPS Z3, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store569
+	JZ      store589
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z4, Z4
 	VMOVUPS 64(R9), Z0
@@ -17475,14 +18465,14 @@ store568:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z7, Z7
 
-store569:
+store589:
 	VMOVUPS Z4, (R9)
 	VMOVUPS Z5, 64(R9)
 	VMOVUPS Z6, 128(R9)
 	VMOVUPS Z7, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store570
+	JZ      store590
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z8, Z8
 	VMOVUPS 64(R9), Z0
@@ -17492,14 +18482,14 @@ store569:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z11, Z11
 
-store570:
+store590:
 	VMOVUPS Z8, (R9)
 	VMOVUPS Z9, 64(R9)
 	VMOVUPS Z10, 128(R9)
 	VMOVUPS Z11, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store571
+	JZ      store591
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z12, Z12
 	VMOVUPS 64(R9), Z0
@@ -17509,14 +18499,14 @@ store570:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z15, Z15
 
-store571:
+store591:
 	VMOVUPS Z12, (R9)
 	VMOVUPS Z13, 64(R9)
 	VMOVUPS Z14, 128(R9)
 	VMOVUPS Z15, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store572
+	JZ      store592
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z16, Z16
 	VMOVUPS 64(R9), Z0
@@ -17526,14 +18516,14 @@ store571:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z19, Z19
 
-store572:
+store592:
 	VMOVUPS Z16, (R9)
 	VMOVUPS Z17, 64(R9)
 	VMOVUPS Z18, 128(R9)
 	VMOVUPS Z19, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store573
+	JZ      store593
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z20, Z20
 	VMOVUPS 64(R9), Z0
@@ -17543,7 +18533,7 @@ store572:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z23, Z23
 
-store573:
+store593:
 	VMOVUPS Z20, (R9)
 	VMOVUPS Z21, 64(R9)
 	VMOVUPS Z22, 128(R9)
@@ -17551,12 +18541,12 @@ store573:
 	ADDQ    R11, R9
 	LEAQ    (R8)(SI*2), R8
 	SUBQ    $0x00000006, R10
-	JMP     tokens565
+	JMP     tokens585
 
-fewer566:
-tokens574:
+fewer586:
+tokens594:
 	CMPQ   R10, $0x00000004
-	JL     fewer575
+	JL     fewer595
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -17578,7 +18568,7 @@ tokens574:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column576:
+column596:
 	VMOVUPS      (R11), Z16
 	VMOVUPS      64(R11), Z17
 	VMOVUPS      128(R11), Z18
@@ -17606,11 +18596,11 @@ column576:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column576
+	JNZ          column596
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store577
+	JZ           store597
 	VMOVUPS      (R9), Z16
 	VADDPS       Z16, Z0, Z0
 	VMOVUPS      64(R9), Z16
@@ -17620,14 +18610,14 @@ column576:
 	VMOVUPS      192(R9), Z16
 	VADDPS       Z16, Z3, Z3
 
-store577:
+store597:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	VMOVUPS Z2, 128(R9)
 	VMOVUPS Z3, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store578
+	JZ      store598
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z4, Z4
 	VMOVUPS 64(R9), Z0
@@ -17637,14 +18627,14 @@ store577:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z7, Z7
 
-store578:
+store598:
 	VMOVUPS Z4, (R9)
 	VMOVUPS Z5, 64(R9)
 	VMOVUPS Z6, 128(R9)
 	VMOVUPS Z7, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store579
+	JZ      store599
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z8, Z8
 	VMOVUPS 64(R9), Z0
@@ -17654,14 +18644,14 @@ store578:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z11, Z11
 
-store579:
+store599:
 	VMOVUPS Z8, (R9)
 	VMOVUPS Z9, 64(R9)
 	VMOVUPS Z10, 128(R9)
 	VMOVUPS Z11, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store580
+	JZ      store600
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z12, Z12
 	VMOVUPS 64(R9), Z0
@@ -17671,7 +18661,7 @@ store579:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z15, Z15
 
-store580:
+store600:
 	VMOVUPS Z12, (R9)
 	VMOVUPS Z13, 64(R9)
 	VMOVUPS Z14, 128(R9)
@@ -17679,12 +18669,12 @@ store580:
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*4), R8
 	SUBQ    $0x00000004, R10
-	JMP     tokens574
+	JMP     tokens594
 
-fewer575:
-tokens581:
+fewer595:
+tokens601:
 	CMPQ   R10, $0x00000002
-	JL     fewer582
+	JL     fewer602
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -17698,7 +18688,7 @@ tokens581:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column583:
+column603:
 	VMOVUPS      (R11), Z8
 	VMOVUPS      64(R11), Z9
 	VMOVUPS      128(R11), Z10
@@ -17716,11 +18706,11 @@ column583:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column583
+	JNZ          column603
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store584
+	JZ           store604
 	VMOVUPS      (R9), Z8
 	VADDPS       Z8, Z0, Z0
 	VMOVUPS      64(R9), Z8
@@ -17730,14 +18720,14 @@ column583:
 	VMOVUPS      192(R9), Z8
 	VADDPS       Z8, Z3, Z3
 
-store584:
+store604:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	VMOVUPS Z2, 128(R9)
 	VMOVUPS Z3, 192(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store585
+	JZ      store605
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z4, Z4
 	VMOVUPS 64(R9), Z0
@@ -17747,7 +18737,7 @@ store584:
 	VMOVUPS 192(R9), Z0
 	VADDPS  Z0, Z7, Z7
 
-store585:
+store605:
 	VMOVUPS Z4, (R9)
 	VMOVUPS Z5, 64(R9)
 	VMOVUPS Z6, 128(R9)
@@ -17755,12 +18745,12 @@ store585:
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*2), R8
 	SUBQ    $0x00000002, R10
-	JMP     tokens581
+	JMP     tokens601
 
-fewer582:
-tokens586:
+fewer602:
+tokens606:
 	CMPQ   R10, $0x00000001
-	JL     fewer587
+	JL     fewer607
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -17770,7 +18760,7 @@ tokens586:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column588:
+column608:
 	VMOVUPS      (R11), Z4
 	VMOVUPS      64(R11), Z5
 	VMOVUPS      128(R11), Z6
@@ -17783,11 +18773,11 @@ column588:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column588
+	JNZ          column608
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store589
+	JZ           store609
 	VMOVUPS      (R9), Z4
 	VADDPS       Z4, Z0, Z0
 	VMOVUPS      64(R9), Z4
@@ -17797,7 +18787,7 @@ column588:
 	VMOVUPS      192(R9), Z4
 	VADDPS       Z4, Z3, Z3
 
-store589:
+store609:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	VMOVUPS Z2, 128(R9)
@@ -17805,25 +18795,25 @@ store589:
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*1), R8
 	SUBQ    $0x00000001, R10
-	JMP     tokens586
+	JMP     tokens606
 
-fewer587:
+fewer607:
 	ADDQ $0x00000100, AX
 	ADDQ $0x00000100, CX
 	SUBQ $0x00000040, DX
-	JMP  strip563
+	JMP  strip583
 
-narrower564:
-strip590:
+narrower584:
+strip610:
 	CMPQ DX, $0x00000020
-	JL   narrower591
+	JL   narrower611
 	MOVQ x+16(FP), R8
 	MOVQ n+32(FP), R10
 	MOVQ AX, R9
 
-tokens592:
+tokens612:
 	CMPQ   R10, $0x0000000c
-	JL     fewer593
+	JL     fewer613
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -17854,7 +18844,7 @@ tokens592:
 	MOVQ   R8, R14
 	LEAQ   (R8)(SI*2), R15
 
-column594:
+column614:
 	VMOVUPS      (R11), Z24
 	VMOVUPS      64(R11), Z25
 	VBROADCASTSS (R14), Z26
@@ -17897,149 +18887,149 @@ column594:
 	ADDQ         $0x00000004, R14
 	ADDQ         $0x00000004, R15
 	DECQ         R13
-	JNZ          column594
+	JNZ          column614
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store595
+	JZ           store615
 	VMOVUPS      (R9), Z24
 	VADDPS       Z24, Z0, Z0
 	VMOVUPS      64(R9), Z24
 	VADDPS       Z24, Z1, Z1
 
-store595:
+store615:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store596
+	JZ      store616
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z2, Z2
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z3, Z3
 
-store596:
+store616:
 	VMOVUPS Z2, (R9)
 	VMOVUPS Z3, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store597
+	JZ      store617
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z4, Z4
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z5, Z5
 
-store597:
+store617:
 	VMOVUPS Z4, (R9)
 	VMOVUPS Z5, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store598
+	JZ      store618
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z6, Z6
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z7, Z7
 
-store598:
+store618:
 	VMOVUPS Z6, (R9)
 	VMOVUPS Z7, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store599
+	JZ      store619
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z8, Z8
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z9, Z9
 
-store599:
+store619:
 	VMOVUPS Z8, (R9)
 	VMOVUPS Z9, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store600
+	JZ      store620
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z10, Z10
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z11, Z11
 
-store600:
+store620:
 	VMOVUPS Z10, (R9)
 	VMOVUPS Z11, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store601
+	JZ      store621
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z12, Z12
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z13, Z13
 
-store601:
+store621:
 	VMOVUPS Z12, (R9)
 	VMOVUPS Z13, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store602
+	JZ      store622
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z14, Z14
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z15, Z15
 
-store602:
+store622:
 	VMOVUPS Z14, (R9)
 	VMOVUPS Z15, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store603
+	JZ      store623
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z16, Z16
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z17, Z17
 
-store603:
+store623:
 	VMOVUPS Z16, (R9)
 	VMOVUPS Z17, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store604
+	JZ      store624
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z18, Z18
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z19, Z19
 
-store604:
+store624:
 	VMOVUPS Z18, (R9)
 	VMOVUPS Z19, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store605
+	JZ      store625
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z20, Z20
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z21, Z21
 
-store605:
+store625:
 	VMOVUPS Z20, (R9)
 	VMOVUPS Z21, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store606
+	JZ      store626
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z22, Z22
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z23, Z23
 
-store606:
+store626:
 	VMOVUPS Z22, (R9)
 	VMOVUPS Z23, 64(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(SI*4), R8
 	SUBQ    $0x0000000c, R10
-	JMP     tokens592
+	JMP     tokens612
 
-fewer593:
-tokens607:
+fewer613:
+tokens627:
 	CMPQ   R10, $0x00000004
-	JL     fewer608
+	JL     fewer628
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -18053,7 +19043,7 @@ tokens607:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column609:
+column629:
 	VMOVUPS      (R11), Z8
 	VMOVUPS      64(R11), Z9
 	VBROADCASTSS (R14), Z10
@@ -18071,61 +19061,61 @@ column609:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column609
+	JNZ          column629
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store610
+	JZ           store630
 	VMOVUPS      (R9), Z8
 	VADDPS       Z8, Z0, Z0
 	VMOVUPS      64(R9), Z8
 	VADDPS       Z8, Z1, Z1
 
-store610:
+store630:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store611
+	JZ      store631
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z2, Z2
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z3, Z3
 
-store611:
+store631:
 	VMOVUPS Z2, (R9)
 	VMOVUPS Z3, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store612
+	JZ      store632
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z4, Z4
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z5, Z5
 
-store612:
+store632:
 	VMOVUPS Z4, (R9)
 	VMOVUPS Z5, 64(R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store613
+	JZ      store633
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z6, Z6
 	VMOVUPS 64(R9), Z0
 	VADDPS  Z0, Z7, Z7
 
-store613:
+store633:
 	VMOVUPS Z6, (R9)
 	VMOVUPS Z7, 64(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*4), R8
 	SUBQ    $0x00000004, R10
-	JMP     tokens607
+	JMP     tokens627
 
-fewer608:
-tokens614:
+fewer628:
+tokens634:
 	CMPQ   R10, $0x00000001
-	JL     fewer615
+	JL     fewer635
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	MOVQ   ldw+48(FP), R12
@@ -18133,7 +19123,7 @@ tokens614:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column616:
+column636:
 	VMOVUPS      (R11), Z2
 	VMOVUPS      64(R11), Z3
 	VBROADCASTSS (R14), Z4
@@ -18142,41 +19132,41 @@ column616:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column616
+	JNZ          column636
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store617
+	JZ           store637
 	VMOVUPS      (R9), Z2
 	VADDPS       Z2, Z0, Z0
 	VMOVUPS      64(R9), Z2
 	VADDPS       Z2, Z1, Z1
 
-store617:
+store637:
 	VMOVUPS Z0, (R9)
 	VMOVUPS Z1, 64(R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*1), R8
 	SUBQ    $0x00000001, R10
-	JMP     tokens614
+	JMP     tokens634
 
-fewer615:
+fewer635:
 	ADDQ $0x00000080, AX
 	ADDQ $0x00000080, CX
 	SUBQ $0x00000020, DX
-	JMP  strip590
+	JMP  strip610
 
-narrower591:
-strip618:
+narrower611:
+strip638:
 	CMPQ DX, $0x00000010
-	JL   narrower619
+	JL   narrower639
 	MOVQ x+16(FP), R8
 	MOVQ n+32(FP), R10
 	MOVQ AX, R9
 
-tokens620:
+tokens640:
 	CMPQ   R10, $0x0000000c
-	JL     fewer621
+	JL     fewer641
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -18195,7 +19185,7 @@ tokens620:
 	MOVQ   R8, R14
 	LEAQ   (R8)(SI*2), R15
 
-column622:
+column642:
 	VMOVUPS      (R11), Z12
 	VBROADCASTSS (R14), Z13
 	VFMADD231PS  Z12, Z13, Z0
@@ -18225,113 +19215,113 @@ column622:
 	ADDQ         $0x00000004, R14
 	ADDQ         $0x00000004, R15
 	DECQ         R13
-	JNZ          column622
+	JNZ          column642
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store623
+	JZ           store643
 	VMOVUPS      (R9), Z12
 	VADDPS       Z12, Z0, Z0
 
-store623:
+store643:
 	VMOVUPS Z0, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store624
+	JZ      store644
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z1, Z1
 
-store624:
+store644:
 	VMOVUPS Z1, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store625
+	JZ      store645
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z2, Z2
 
-store625:
+store645:
 	VMOVUPS Z2, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store626
+	JZ      store646
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z3, Z3
 
-store626:
+store646:
 	VMOVUPS Z3, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store627
+	JZ      store647
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z4, Z4
 
-store627:
+store647:
 	VMOVUPS Z4, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store628
+	JZ      store648
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z5, Z5
 
-store628:
+store648:
 	VMOVUPS Z5, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store629
+	JZ      store649
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z6, Z6
 
-store629:
+store649:
 	VMOVUPS Z6, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store630
+	JZ      store650
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z7, Z7
 
-store630:
+store650:
 	VMOVUPS Z7, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store631
+	JZ      store651
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z8, Z8
 
-store631:
+store651:
 	VMOVUPS Z8, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store632
+	JZ      store652
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z9, Z9
 
-store632:
+store652:
 	VMOVUPS Z9, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store633
+	JZ      store653
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z10, Z10
 
-store633:
+store653:
 	VMOVUPS Z10, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store634
+	JZ      store654
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z11, Z11
 
-store634:
+store654:
 	VMOVUPS Z11, (R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(SI*4), R8
 	SUBQ    $0x0000000c, R10
-	JMP     tokens620
+	JMP     tokens640
 
-fewer621:
-tokens635:
+fewer641:
+tokens655:
 	CMPQ   R10, $0x00000004
-	JL     fewer636
+	JL     fewer656
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -18341,7 +19331,7 @@ tokens635:
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column637:
+column657:
 	VMOVUPS      (R11), Z4
 	VBROADCASTSS (R14), Z5
 	VFMADD231PS  Z4, Z5, Z0
@@ -18354,94 +19344,94 @@ column637:
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column637
+	JNZ          column657
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store638
+	JZ           store658
 	VMOVUPS      (R9), Z4
 	VADDPS       Z4, Z0, Z0
 
-store638:
+store658:
 	VMOVUPS Z0, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store639
+	JZ      store659
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z1, Z1
 
-store639:
+store659:
 	VMOVUPS Z1, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store640
+	JZ      store660
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z2, Z2
 
-store640:
+store660:
 	VMOVUPS Z2, (R9)
 	ADDQ    R11, R9
 	TESTQ   R12, R12
-	JZ      store641
+	JZ      store661
 	VMOVUPS (R9), Z0
 	VADDPS  Z0, Z3, Z3
 
-store641:
+store661:
 	VMOVUPS Z3, (R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*4), R8
 	SUBQ    $0x00000004, R10
-	JMP     tokens635
+	JMP     tokens655
 
-fewer636:
-tokens642:
+fewer656:
+tokens662:
 	CMPQ   R10, $0x00000001
-	JL     fewer643
+	JL     fewer663
 	VXORPS Z0, Z0, Z0
 	MOVQ   ldw+48(FP), R12
 	MOVQ   k+56(FP), R13
 	MOVQ   CX, R11
 	MOVQ   R8, R14
 
-column644:
+column664:
 	VMOVUPS      (R11), Z1
 	VBROADCASTSS (R14), Z2
 	VFMADD231PS  Z1, Z2, Z0
 	ADDQ         R12, R11
 	ADDQ         $0x00000004, R14
 	DECQ         R13
-	JNZ          column644
+	JNZ          column664
 	MOVQ         ldy+8(FP), R11
 	MOVQ         add+72(FP), R12
 	TESTQ        R12, R12
-	JZ           store645
+	JZ           store665
 	VMOVUPS      (R9), Z1
 	VADDPS       Z1, Z0, Z0
 
-store645:
+store665:
 	VMOVUPS Z0, (R9)
 	ADDQ    R11, R9
 	LEAQ    (R8)(BX*1), R8
 	SUBQ    $0x00000001, R10
-	JMP     tokens642
+	JMP     tokens662
 
-fewer643:
+fewer663:
 	ADDQ $0x00000040, AX
 	ADDQ $0x00000040, CX
 	SUBQ $0x00000010, DX
-	JMP  strip618
+	JMP  strip638
 
-narrower619:
+narrower639:
 	TESTQ DX, DX
-	JZ    done646
+	JZ    done666
 	LEAQ  wordMasks<>+0(SB), R8
 	KMOVW (R8)(DX*2), K1
 	MOVQ  x+16(FP), DX
 	MOVQ  n+32(FP), R8
 
-tokens647:
+tokens667:
 	CMPQ   R8, $0x0000000c
-	JL     fewer648
+	JL     fewer668
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -18460,7 +19450,7 @@ tokens647:
 	MOVQ   DX, R12
 	LEAQ   (DX)(SI*2), R13
 
-column649:
+column669:
 	VMOVUPS.Z    (R9), K1, Z12
 	VBROADCASTSS (R12), Z13
 	VFMADD231PS  Z12, Z13, Z0
@@ -18490,113 +19480,113 @@ column649:
 	ADDQ         $0x00000004, R12
 	ADDQ         $0x00000004, R13
 	DECQ         R11
-	JNZ          column649
+	JNZ          column669
 	MOVQ         ldy+8(FP), R9
 	MOVQ         add+72(FP), R10
 	TESTQ        R10, R10
-	JZ           store650
+	JZ           store670
 	VMOVUPS.Z    (AX), K1, Z12
 	VADDPS       Z12, Z0, Z0
 
-store650:
+store670:
 	VMOVUPS   Z0, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store651
+	JZ        store671
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z1, Z1
 
-store651:
+store671:
 	VMOVUPS   Z1, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store652
+	JZ        store672
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z2, Z2
 
-store652:
+store672:
 	VMOVUPS   Z2, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store653
+	JZ        store673
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z3, Z3
 
-store653:
+store673:
 	VMOVUPS   Z3, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store654
+	JZ        store674
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z4, Z4
 
-store654:
+store674:
 	VMOVUPS   Z4, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store655
+	JZ        store675
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z5, Z5
 
-store655:
+store675:
 	VMOVUPS   Z5, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store656
+	JZ        store676
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z6, Z6
 
-store656:
+store676:
 	VMOVUPS   Z6, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store657
+	JZ        store677
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z7, Z7
 
-store657:
+store677:
 	VMOVUPS   Z7, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store658
+	JZ        store678
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z8, Z8
 
-store658:
+store678:
 	VMOVUPS   Z8, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store659
+	JZ        store679
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z9, Z9
 
-store659:
+store679:
 	VMOVUPS   Z9, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store660
+	JZ        store680
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z10, Z10
 
-store660:
+store680:
 	VMOVUPS   Z10, K1, (AX)
 	ADDQ      R9, AX
 	TESTQ     R10, R10
-	JZ        store661
+	JZ        store681
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z11, Z11
 
-store661:
+store681:
 	VMOVUPS Z11, K1, (AX)
 	ADDQ    R9, AX
 	LEAQ    (DX)(SI*4), DX
 	SUBQ    $0x0000000c, R8
-	JMP     tokens647
+	JMP     tokens667
 
-fewer648:
-tokens662:
+fewer668:
+tokens682:
 	CMPQ   R8, $0x00000004
-	JL     fewer663
+	JL     fewer683
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
@@ -18606,7 +19596,7 @@ tokens662:
 	MOVQ   CX, DI
 	MOVQ   DX, R11
 
-column664:
+column684:
 	VMOVUPS.Z    (DI), K1, Z4
 	VBROADCASTSS (R11), Z5
 	VFMADD231PS  Z4, Z5, Z0
@@ -18619,79 +19609,79 @@ column664:
 	ADDQ         R9, DI
 	ADDQ         $0x00000004, R11
 	DECQ         R10
-	JNZ          column664
+	JNZ          column684
 	MOVQ         ldy+8(FP), DI
 	MOVQ         add+72(FP), R9
 	TESTQ        R9, R9
-	JZ           store665
+	JZ           store685
 	VMOVUPS.Z    (AX), K1, Z4
 	VADDPS       Z4, Z0, Z0
 
-store665:
+store685:
 	VMOVUPS   Z0, K1, (AX)
 	ADDQ      DI, AX
 	TESTQ     R9, R9
-	JZ        store666
+	JZ        store686
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z1, Z1
 
-store666:
+store686:
 	VMOVUPS   Z1, K1, (AX)
 	ADDQ      DI, AX
 	TESTQ     R9, R9
-	JZ        store667
+	JZ        store687
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z2, Z2
 
-store667:
+store687:
 	VMOVUPS   Z2, K1, (AX)
 	ADDQ      DI, AX
 	TESTQ     R9, R9
-	JZ        store668
+	JZ        store688
 	VMOVUPS.Z (AX), K1, Z0
 	VADDPS    Z0, Z3, Z3
 
-store668:
+store688:
 	VMOVUPS Z3, K1, (AX)
 	ADDQ    DI, AX
 	LEAQ    (DX)(BX*4), DX
 	SUBQ    $0x00000004, R8
-	JMP     tokens662
+	JMP     tokens682
 
-fewer663:
-tokens669:
+fewer683:
+tokens689:
 	CMPQ   R8, $0x00000001
-	JL     fewer670
+	JL     fewer690
 	VXORPS Z0, Z0, Z0
 	MOVQ   ldw+48(FP), DI
 	MOVQ   k+56(FP), R9
 	MOVQ   CX, SI
 	MOVQ   DX, R10
 
-column671:
+column691:
 	VMOVUPS.Z    (SI), K1, Z1
 	VBROADCASTSS (R10), Z2
 	VFMADD231PS  Z1, Z2, Z0
 	ADDQ         DI, SI
 	ADDQ         $0x00000004, R10
 	DECQ         R9
-	JNZ          column671
+	JNZ          column691
 	MOVQ         ldy+8(FP), SI
 	MOVQ         add+72(FP), DI
 	TESTQ        DI, DI
-	JZ           store672
+	JZ           store692
 	VMOVUPS.Z    (AX), K1, Z1
 	VADDPS       Z1, Z0, Z0
 
-store672:
+store692:
 	VMOVUPS Z0, K1, (AX)
 	ADDQ    SI, AX
 	LEAQ    (DX)(BX*1), DX
 	SUBQ    $0x00000001, R8
-	JMP     tokens669
+	JMP     tokens689
 
-fewer670:
-done646:
+fewer690:
+done666:
 	VZEROUPPER
 	RET
 
@@ -18706,14 +19696,14 @@ TEXT ·transposeF32AVX512(SB), NOSPLIT, $0-40
 	MOVQ cols+32(FP), SI
 	SHLQ $0x02, SI
 
-rows673:
+rows693:
 	CMPQ BX, $0x00000010
-	JL   rest674
+	JL   rest694
 	MOVQ cols+32(FP), R9
 	MOVQ DX, DI
 	MOVQ AX, R8
 
-columns676:
+columns696:
 	MOVQ         DI, R10
 	VMOVUPS      (R10), X0
 	ADDQ         SI, R10
@@ -18764,7 +19754,7 @@ columns676:
 	VMOVUPS      Z5, (R10)
 	ADDQ         CX, R10
 	SUBQ         $0x00000004, R9
-	JLE          done677
+	JLE          done697
 	MOVQ         $0x00000004, R11
 	MOVQ         R9, R10
 	CMPQ         R9, R11
@@ -18773,24 +19763,24 @@ columns676:
 	LEAQ         (DI)(R10*4), DI
 	IMULQ        CX, R10
 	ADDQ         R10, R8
-	JMP          columns676
+	JMP          columns696
 
-done677:
+done697:
 	IMUL3Q $0x00000010, SI, DI
 	ADDQ   DI, DX
 	ADDQ   $0x00000040, AX
 	SUBQ   $0x00000010, BX
-	JMP    rows673
+	JMP    rows693
 
-rest674:
+rest694:
 	TESTQ BX, BX
-	JZ    end675
+	JZ    end695
 	LEAQ  wordMasks<>+0(SB), DI
 	KMOVW (DI)(BX*2), K1
 	MOVQ  cols+32(FP), DI
 	MOVQ  AX, AX
 
-columns678:
+columns698:
 	MOVQ         DX, R8
 	VMOVUPS      (R8), X9
 	XORQ         R9, R9
@@ -18886,7 +19876,7 @@ columns678:
 	VMOVUPS      Z1, K1, (R8)
 	ADDQ         CX, R8
 	SUBQ         $0x00000004, DI
-	JLE          done679
+	JLE          done699
 	MOVQ         $0x00000004, R9
 	MOVQ         DI, R8
 	CMPQ         DI, R9
@@ -18895,10 +19885,10 @@ columns678:
 	LEAQ         (DX)(R8*4), DX
 	IMULQ        CX, R8
 	ADDQ         R8, AX
-	JMP          columns678
+	JMP          columns698
 
-done679:
-end675:
+done699:
+end695:
 	VZEROUPPER
 	RET
 
@@ -18913,14 +19903,14 @@ TEXT ·transposeF16AVX512(SB), NOSPLIT, $0-40
 	MOVQ cols+32(FP), SI
 	SHLQ $0x01, SI
 
-rows680:
+rows700:
 	CMPQ BX, $0x00000010
-	JL   rest681
+	JL   rest701
 	MOVQ cols+32(FP), R9
 	MOVQ DX, DI
 	MOVQ AX, R8
 
-columns683:
+columns703:
 	MOVQ         DI, R10
 	VMOVUPS      (R10), X0
 	ADDQ         SI, R10
@@ -19003,7 +19993,7 @@ columns683:
 	VMOVUPS      Z8, (R10)
 	ADDQ         CX, R10
 	SUBQ         $0x00000008, R9
-	JLE          done684
+	JLE          done704
 	MOVQ         $0x00000008, R11
 	MOVQ         R9, R10
 	CMPQ         R9, R11
@@ -19012,24 +20002,24 @@ columns683:
 	LEAQ         (DI)(R10*2), DI
 	IMULQ        CX, R10
 	ADDQ         R10, R8
-	JMP          columns683
+	JMP          columns703
 
-done684:
+done704:
 	IMUL3Q $0x00000010, SI, DI
 	ADDQ   DI, DX
 	ADDQ   $0x00000040, AX
 	SUBQ   $0x00000010, BX
-	JMP    rows680
+	JMP    rows700
 
-rest681:
+rest701:
 	TESTQ BX, BX
-	JZ    end682
+	JZ    end702
 	LEAQ  wordMasks<>+0(SB), DI
 	KMOVW (DI)(BX*2), K1
 	MOVQ  cols+32(FP), DI
 	MOVQ  AX, AX
 
-columns685:
+columns705:
 	MOVQ         DX, R8
 	VMOVUPS      (R8), X17
 	XORQ         R9, R9
@@ -19157,7 +20147,7 @@ columns685:
 	VMOVUPS      Z0, K1, (R8)
 	ADDQ         CX, R8
 	SUBQ         $0x00000008, DI
-	JLE          done686
+	JLE          done706
 	MOVQ         $0x00000008, R9
 	MOVQ         DI, R8
 	CMPQ         DI, R9
@@ -19166,10 +20156,10 @@ columns685:
 	LEAQ         (DX)(R8*2), DX
 	IMULQ        CX, R8
 	ADDQ         R8, AX
-	JMP          columns685
+	JMP          columns705
 
-done686:
-end682:
+done706:
+end702:
 	VZEROUPPER
 	RET
 
@@ -19185,15 +20175,15 @@ TEXT ·transposeI8AVX512(SB), NOSPLIT, $0-48
 	SHLQ $0x00, SI
 	MOVQ scales+24(FP), DI
 
-rows687:
+rows707:
 	CMPQ    BX, $0x00000010
-	JL      rest688
+	JL      rest708
 	VMOVUPS (DI), Z0
 	MOVQ    cols+40(FP), R10
 	MOVQ    DX, R8
 	MOVQ    AX, R9
 
-columns690:
+columns710:
 	MOVQ         R8, R11
 	VPMOVSXBW    (R11), X1
 	ADDQ         SI, R11
@@ -19300,7 +20290,7 @@ columns690:
 	VMOVUPS      Z9, (R11)
 	ADDQ         CX, R11
 	SUBQ         $0x00000008, R10
-	JLE          done691
+	JLE          done711
 	MOVQ         $0x00000008, R12
 	MOVQ         R10, R11
 	CMPQ         R10, R12
@@ -19309,26 +20299,26 @@ columns690:
 	LEAQ         (R8)(R11*1), R8
 	IMULQ        CX, R11
 	ADDQ         R11, R9
-	JMP          columns690
+	JMP          columns710
 
-done691:
+done711:
 	IMUL3Q $0x00000010, SI, R8
 	ADDQ   R8, DX
 	ADDQ   $0x00000040, AX
 	ADDQ   $0x00000040, DI
 	SUBQ   $0x00000010, BX
-	JMP    rows687
+	JMP    rows707
 
-rest688:
+rest708:
 	TESTQ     BX, BX
-	JZ        end689
+	JZ        end709
 	LEAQ      wordMasks<>+0(SB), R8
 	KMOVW     (R8)(BX*2), K1
 	VMOVUPS.Z (DI), K1, Z0
 	MOVQ      cols+40(FP), DI
 	MOVQ      AX, AX
 
-columns692:
+columns712:
 	MOVQ         DX, R8
 	VPMOVSXBW    (R8), X18
 	XORQ         R9, R9
@@ -19480,7 +20470,7 @@ columns692:
 	VMOVUPS      Z1, K1, (R8)
 	ADDQ         CX, R8
 	SUBQ         $0x00000008, DI
-	JLE          done693
+	JLE          done713
 	MOVQ         $0x00000008, R9
 	MOVQ         DI, R8
 	CMPQ         DI, R9
@@ -19489,10 +20479,10 @@ columns692:
 	LEAQ         (DX)(R8*1), DX
 	IMULQ        CX, R8
 	ADDQ         R8, AX
-	JMP          columns692
+	JMP          columns712
 
-done693:
-end689:
+done713:
+end709:
 	VZEROUPPER
 	RET
 
@@ -19506,13 +20496,13 @@ TEXT ·widenQ8AVX512(SB), NOSPLIT, $0-40
 	MOVQ rows+24(FP), BX
 	MOVQ cols+32(FP), SI
 
-row694:
+row714:
 	VBROADCASTSS (DX), Z0
 	MOVQ         SI, DI
 
-columns695:
+columns715:
 	CMPQ      DI, $0x00000010
-	JL        last696
+	JL        last716
 	VPMOVSXBD (CX), Z1
 	VCVTDQ2PS Z1, Z1
 	VMULPS    Z0, Z1, Z1
@@ -19520,11 +20510,11 @@ columns695:
 	ADDQ      $0x00000010, CX
 	ADDQ      $0x00000040, AX
 	SUBQ      $0x00000010, DI
-	JMP       columns695
+	JMP       columns715
 
-last696:
+last716:
 	TESTQ     DI, DI
-	JZ        next697
+	JZ        next717
 	SUBQ      $0x00000010, DI
 	ADDQ      DI, CX
 	LEAQ      (AX)(DI*4), AX
@@ -19535,10 +20525,10 @@ last696:
 	ADDQ      $0x00000010, CX
 	ADDQ      $0x00000040, AX
 
-next697:
+next717:
 	ADDQ $0x00000004, DX
 	DECQ BX
-	JNZ  row694
+	JNZ  row714
 	VZEROUPPER
 	RET
 
@@ -19553,26 +20543,26 @@ TEXT ·magnitudeAVX512(SB), NOSPLIT, $0-20
 	MOVQ         x+0(FP), AX
 	MOVQ         n+8(FP), CX
 
-loop698:
+loop718:
 	CMPQ    CX, $0x00000010
-	JL      rest699
+	JL      rest719
 	VMOVUPS (AX), Z2
 	VPANDD  Z2, Z1, Z2
 	VPMAXSD Z0, Z2, Z0
 	ADDQ    $0x00000040, AX
 	SUBQ    $0x00000010, CX
-	JMP     loop698
+	JMP     loop718
 
-rest699:
+rest719:
 	TESTQ     CX, CX
-	JZ        done700
+	JZ        done720
 	LEAQ      wordMasks<>+0(SB), DX
 	KMOVW     (DX)(CX*2), K1
 	VMOVUPS.Z (AX), K1, Z2
 	VPANDD    Z2, Z1, Z1
 	VPMAXSD   Z0, Z1, Z0
 
-done700:
+done720:
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VPMAXSD       Y0, Y1, Y1
 	VEXTRACTF32X4 $0x01, Y1, X0
@@ -19601,7 +20591,7 @@ TEXT ·roundQ8AVX512(SB), NOSPLIT, $0-32
 	MOVQ         src+8(FP), CX
 	MOVQ         n+24(FP), DX
 
-loop701:
+loop721:
 	VMOVUPS   (CX), Z3
 	VDIVPS    Z0, Z3, Z3
 	VMINPS    Z1, Z3, Z3
@@ -19611,7 +20601,7 @@ loop701:
 	ADDQ      $0x00000010, AX
 	ADDQ      $0x00000040, CX
 	SUBQ      $0x00000010, DX
-	JNZ       loop701
+	JNZ       loop721
 	VZEROUPPER
 	RET
 
@@ -19632,9 +20622,9 @@ TEXT ·penaliseTileAVX512(SB), NOSPLIT, $0-76
 	VBROADCASTSS infinity<>+0(SB), Z4
 	VBROADCASTSS negInfinity<>+0(SB), Z5
 
-strip702:
+strip722:
 	CMPQ         SI, $0x00000040
-	JL           narrower703
+	JL           narrower723
 	MOVQ         field+40(FP), DI
 	VBROADCASTSS (DI), Z6
 	VMOVUPS      (DX), Z7
@@ -19681,7 +20671,7 @@ strip702:
 	MOVQ         rowMax+56(FP), R10
 	MOVQ         AX, R8
 
-row704:
+row724:
 	VBROADCASTSS  (DI), Z6
 	VMOVUPS       Z5, Z15
 	VMINPS        Z7, Z6, Z7
@@ -19742,7 +20732,7 @@ row704:
 	ADDQ          $0x00000004, DI
 	ADDQ          $0x00000004, R10
 	DECQ          R9
-	JNZ           row704
+	JNZ           row724
 	VMOVUPS       Z7, (DX)
 	VMOVUPS       Z9, 64(DX)
 	VMOVUPS       Z11, 128(DX)
@@ -19751,12 +20741,12 @@ row704:
 	ADDQ          $0x00000100, DX
 	ADDQ          $0x00000100, BX
 	SUBQ          $0x00000040, SI
-	JMP           strip702
+	JMP           strip722
 
-narrower703:
-strip705:
+narrower723:
+strip725:
 	CMPQ         SI, $0x00000010
-	JL           narrower706
+	JL           narrower726
 	MOVQ         field+40(FP), DI
 	VBROADCASTSS (DI), Z6
 	VMOVUPS      (DX), Z7
@@ -19773,7 +20763,7 @@ strip705:
 	MOVQ         rowMax+56(FP), R10
 	MOVQ         AX, R8
 
-row707:
+row727:
 	VBROADCASTSS  (DI), Z6
 	VMOVUPS       Z5, Z9
 	VMINPS        Z7, Z6, Z7
@@ -19801,17 +20791,17 @@ row707:
 	ADDQ          $0x00000004, DI
 	ADDQ          $0x00000004, R10
 	DECQ          R9
-	JNZ           row707
+	JNZ           row727
 	VMOVUPS       Z7, (DX)
 	ADDQ          $0x00000040, AX
 	ADDQ          $0x00000040, DX
 	ADDQ          $0x00000040, BX
 	SUBQ          $0x00000010, SI
-	JMP           strip705
+	JMP           strip725
 
-narrower706:
+narrower726:
 	TESTQ        SI, SI
-	JZ           done708
+	JZ           done728
 	LEAQ         wordMasks<>+0(SB), DI
 	KMOVW        (DI)(SI*2), K1
 	MOVQ         field+40(FP), SI
@@ -19831,7 +20821,7 @@ narrower706:
 	MOVQ         n+16(FP), BX
 	MOVQ         rowMax+56(FP), DI
 
-row709:
+row729:
 	VBROADCASTSS  (SI), Z6
 	VMOVUPS       Z5, Z9
 	VMINPS        Z7, Z6, Z7
@@ -19859,10 +20849,10 @@ row709:
 	ADDQ          $0x00000004, SI
 	ADDQ          $0x00000004, DI
 	DECQ          BX
-	JNZ           row709
+	JNZ           row729
 	VMOVUPS       Z7, K1, (DX)
 
-done708:
+done728:
 	VPXORD        signBit<>+0(SB), Z1, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VMAXPS        Y0, Y1, Y1
@@ -19902,7 +20892,7 @@ TEXT ·expSumTileAVX512(SB), NOSPLIT, $0-48
 	VBROADCASTSS expC5<>+0(SB), Z10
 	VBROADCASTSS one<>+0(SB), Z11
 
-row710:
+row730:
 	VXORPS       Z13, Z13, Z13
 	VBROADCASTSS (DX), Z12
 	VCMPPS       $0x00, negInfinity<>+0(SB), Z12, K2
@@ -19910,9 +20900,9 @@ row710:
 	MOVQ         width+24(FP), R8
 	MOVQ         AX, DI
 
-loop711:
+loop731:
 	CMPQ         R8, $0x00000010
-	JL           rest712
+	JL           rest732
 	VMOVUPS      (DI), Z14
 	VXORPS       Z15, Z15, Z15
 	VSUBPS       Z12, Z14, Z14
@@ -19940,11 +20930,11 @@ loop711:
 	VADDPS       Z18, Z13, Z13
 	ADDQ         $0x00000040, DI
 	SUBQ         $0x00000010, R8
-	JMP          loop711
+	JMP          loop731
 
-rest712:
+rest732:
 	TESTQ        SI, SI
-	JZ           sum713
+	JZ           sum733
 	VMOVUPS.Z    (DI), K1, Z14
 	VXORPS       Z15, Z15, Z15
 	VSUBPS       Z12, Z14, Z14
@@ -19972,7 +20962,7 @@ rest712:
 	VMOVUPS      Z18, K1, (DI)
 	VADDPS       Z18, Z13, Z13
 
-sum713:
+sum733:
 	VEXTRACTF64X4 $0x01, Z13, Y12
 	VADDPS        Y13, Y12, Y12
 	VSHUFPS       $0xdd, Y12, Y12, Y13
@@ -19990,6 +20980,6 @@ sum713:
 	ADDQ          $0x00000004, DX
 	ADDQ          $0x00000004, BX
 	DECQ          CX
-	JNZ           row710
+	JNZ           row730
 	VZEROUPPER
 	RET

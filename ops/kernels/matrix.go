@@ -41,7 +41,7 @@ func (m Matrix) Check() error {
 
 // CanMultiply reports whether MatMul accepts matrices of the type: all that
 // package quant decodes. For up to FewVectors vectors, F32, F16, BF16, Q8_0, Q4_0,
-// Q4_1, Q4_K, Q5_K and Q6_K are read in place; other rows are widened first.
+// Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K are read in place; other rows are widened first.
 func CanMultiply(t quant.DType) bool { return quant.CanDecode(t) }
 
 // Scratch is the working memory of one worker. The zero value is ready; it must

@@ -29,6 +29,12 @@ func gemvQ4AVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows in
 func gemvQ41AVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
 
 //go:noescape
+func gemvQ5AVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
+
+//go:noescape
+func gemvQ51AVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
+
+//go:noescape
 func gemvQ4KAVX2(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
 
 //go:noescape
@@ -150,6 +156,12 @@ func gemvQ4AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows 
 
 //go:noescape
 func gemvQ41AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
+
+//go:noescape
+func gemvQ5AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
+
+//go:noescape
+func gemvQ51AVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)
 
 //go:noescape
 func gemvQ4KAVX512(y *float32, w *byte, stride int, x *float32, blocks int, rows int, ahead int)

@@ -11,6 +11,7 @@ import (
 var (
 	laneMasks Mem // eight words of ones, eight of zeros
 	byteOrder Mem // 0, 4, 1, 5, 2, 6, 3, 7
+	laneOrder Mem // 0 to 15
 	wordMasks Mem // for AVX-512: word i has its i lowest bits set
 
 	// constants holds each constant sixteen times over, a whole register; or a
@@ -72,8 +73,16 @@ func defineByteOrder() {
 	}
 }
 
+func defineLaneOrder() {
+	laneOrder = GLOBL("laneOrder", RODATA|NOPTR)
+	for i := range 16 {
+		DATA(i, U8(i))
+	}
+}
+
 func defineConstants() {
 	defineMasks()
+	defineLaneOrder()
 	wordMasks = GLOBL("wordMasks", RODATA|NOPTR)
 	for i := range 16 {
 		DATA(2*i, U16(1<<i-1))

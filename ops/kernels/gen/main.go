@@ -36,7 +36,7 @@ func main() {
 			for _, t := range []element{f32, f16, bf16, i8} {
 				v.gemv(t)
 			}
-			for _, t := range []blockType{q8, q4, q41} {
+			for _, t := range []blockType{q8, q4, q41, q5, q51} {
 				v.gemvBlocks(t)
 			}
 			for _, t := range []superType{q4K, q5K, q6K} {
@@ -53,6 +53,7 @@ func main() {
 		}
 	case "quant":
 		defineByteOrder()
+		defineLaneOrder()
 		conversions()
 	default:
 		fmt.Fprintf(os.Stderr, "gen: no package %q\n", *pkg)

@@ -54,7 +54,7 @@ func conversions() {
 		})
 	}
 
-	for _, t := range []blockType{q8, q4, q41} {
+	for _, t := range []blockType{q8, q4, q41, q5, q51} {
 		v.decodeBlocks(t)
 	}
 	v.decodeSuper("decodeQ4K", "(dst *float32, qs *byte, scales, offsets *[8]float32)", false)
