@@ -39,7 +39,7 @@ func (f *engineFlags) add(fl *pflag.FlagSet, mode cache.Mode, typ string) {
 	fl.IntVarP(&f.batch, "batch", "b", cpu.DefaultChunk, "tokens of the prompt that are run at a time")
 	fl.StringVar(&f.backend, "backend", "auto", "engine: auto, cpu")
 	fl.StringVar(&f.mode, "cache", string(mode), "which keys the cache drops: off (none), exact (those that cannot change the\noutput by more than float32 rounding), bounded (those whose weight stays within\n--cache-eps), measured (the same for the logits seen so far: no promise),\nbudget (the most penalised, to stay within --cache-keep)")
-	fl.Float64Var(&f.eps, "cache-eps", 1e-3, "weight that --cache bounded may remove in total, for each head and query")
+	fl.Float64Var(&f.eps, "cache-eps", 1e-3, "weight that --cache bounded and measured may remove in total, for each head and query")
 	fl.StringVar(&f.keep, "cache-keep", "", "size for --cache budget: a `share` of the uncompressed cache (0.25, 25%), or bytes (64M);\na head always keeps 16 keys")
 	fl.StringVar(&f.typ, "cache-type", typ, "type of the cached keys and values: f16, q8_0, f32")
 	fl.BoolVar(&f.audit, "cache-audit", false, "keep dropped keys aside, run everything a second time without dropping, and\nreport the largest weight removed and the largest difference of a logit (slow)")
@@ -73,7 +73,7 @@ func parseKeep(s string) (cache.Keep, error) {
 	if percent {
 		share /= 100
 	}
-	if err == nil && share > 0 && share <= 1 && (percent || s != "1") {
+	if err == nil && share > 0 && share <= 1 { // 1 is all of it: nobody means a byte
 		return cache.Keep{Share: share}, nil
 	}
 	if bytes, err := cli.ParseBytes(s); err == nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/firstpassage/fpa/cmd/internal/cli"
 	"github.com/firstpassage/fpa/format/safetensors"
 	"github.com/firstpassage/fpa/quant"
+	"github.com/firstpassage/fpa/runtime/cache"
 	"github.com/firstpassage/fpa/runtime/convert"
 	"github.com/firstpassage/fpa/runtime/model"
 )
@@ -432,6 +433,22 @@ func TestInterrupted(t *testing.T) {
 		}
 		if err := json.Unmarshal(out.Bytes(), &got); err != nil || got.Tokens == nil || len(*got.Tokens) != 0 || got.Reason != "cancel" {
 			t.Errorf("error %v, %s", err, out.String())
+		}
+	}
+}
+
+// TestParseKeep reads shares and sizes.
+func TestParseKeep(t *testing.T) {
+	for s, want := range map[string]cache.Keep{
+		"0.25": {Share: 0.25}, "25%": {Share: 0.25}, "1": {Share: 1}, "1.0": {Share: 1}, "100%": {Share: 1}, "2": {Bytes: 2}, "64M": {Bytes: 64e6},
+	} {
+		if got, err := parseKeep(s); err != nil || got != want {
+			t.Errorf("%s: %+v, %v; expected %+v", s, got, err, want)
+		}
+	}
+	for _, s := range []string{"", "0", "-1", "101%", "1.5", "NaN", "x"} {
+		if got, err := parseKeep(s); err == nil {
+			t.Errorf("%q: %+v, expected an error", s, got)
 		}
 	}
 }
