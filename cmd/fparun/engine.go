@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,7 +38,7 @@ func (f *engineFlags) add(fl *pflag.FlagSet, mode cache.Mode, typ string) {
 	fl.StringVarP(&f.model, "model", "m", "", "model `file` (.gguf, or a checkpoint)")
 	fl.IntVarP(&f.threads, "threads", "t", 0, "threads (default: one a processor)")
 	fl.IntVarP(&f.batch, "batch", "b", cpu.DefaultChunk, "tokens of the prompt that are run at a time")
-	fl.StringVar(&f.backend, "backend", "auto", "engine: auto, cpu")
+	fl.StringVar(&f.backend, "backend", backendAuto, "engine: cpu (this program's own), xla:cpu or xla:cuda (XLA by a plugin, see fparun\nbackends), go (the same graph without one, slow, to check it), auto (xla:cuda\nwhere there is a GPU and its plugin, else cpu)")
 	fl.StringVar(&f.mode, "cache", string(mode), "which keys the cache drops: off (none), exact (those that cannot change the\noutput by more than float32 rounding), bounded (those whose weight stays within\n--cache-eps), measured (the same for the logits seen so far: no promise),\nbudget (the most penalised, to stay within --cache-keep)")
 	fl.Float64Var(&f.eps, "cache-eps", 1e-3, "weight that --cache bounded and measured may remove in total, for each head and query")
 	fl.StringVar(&f.keep, "cache-keep", "", "size for --cache budget: a `share` of the uncompressed cache (0.25, 25%), or bytes (64M);\na head always keeps 16 keys")
@@ -109,8 +110,8 @@ func (f *engineFlags) check() error {
 	if f.model == "" {
 		return cli.Usage("no model given; use --model FILE")
 	}
-	if f.backend != "auto" && f.backend != "cpu" {
-		return cli.Usage("--backend %q is not known, expected auto or cpu", f.backend)
+	if !slices.Contains(backends, f.backend) {
+		return cli.Usage("--backend %q is not known, expected one of %s", f.backend, strings.Join(backends, ", "))
 	}
 	if f.threads < 0 || f.threads > 1024 {
 		return cli.Usage("--threads is %d, expected 1 to 1024", f.threads)
@@ -140,7 +141,7 @@ func (f *engineFlags) open() (*running, error) {
 		if f.mode != string(cache.Off) && r.model.LogitBound == nil {
 			r.model.LogitBound = r.model.LogitBounds(quant.F16) // a checkpoint carries none
 		}
-		r.engine, err = cpu.New(r.model, cpu.Options{Threads: f.threads, Chunk: f.batch})
+		r.engine, err = f.newEngine(r.model)
 	}
 	if err == nil {
 		r.session, err = f.newSession(r.engine)

@@ -348,13 +348,22 @@ func askAll(ctx context.Context, f *passkeyFlags, r *running, t *tokenizer.Token
 		fed += tokens
 		progress.Tokens("asking", int64(fed), int64(total))
 	}
+	_, own := r.engine.(*cpu.Engine)
+	if !own {
+		threads = 1 // XLA takes all that the machine has for one prompt
+	}
 	for range min(threads, len(questions)) {
-		e, err := cpu.New(r.model, cpu.Options{Threads: 1, Chunk: f.batch})
-		if err != nil {
-			return nil, err
+		e := r.engine
+		if own {
+			var err error
+			if e, err = cpu.New(r.model, cpu.Options{Threads: 1, Chunk: f.batch}); err != nil {
+				return nil, err
+			}
 		}
 		group.Go(func() {
-			defer e.Close()
+			if own {
+				defer e.Close()
+			}
 			for i := range next {
 				a, err := ask(ctx, f, e, r, t, questions[i], prompts[i], count)
 				mu.Lock()

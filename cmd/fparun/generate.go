@@ -86,7 +86,7 @@ Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted.`,
 	f.session.add(fl)
 	fl.BoolVar(&f.stats, "stats", false, "print timings and the state of the cache to stderr")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object with text, timings and cache on stdout, instead of the text")
-	c.AddCommand(newLogits(), newTokenize(), newBench(), newEval(), newTrace())
+	c.AddCommand(newLogits(), newTokenize(), newBench(), newEval(), newTrace(), newBackends())
 	acceptAliases(c)
 	return c
 }

@@ -24,6 +24,9 @@ type Session struct {
 	keys         *slots
 	inputs       map[int]*inputs // by the size of a chunk
 
+	report func(layer, first int, field, level []float64) // of SetProbe; nil: nobody looks
+	base   [][]float64                                    // [layer][Hf], how far the walks' bases have moved, for report
+
 	moved []float32 // [Hf]
 	slots []int32   // [L][groups][N], where the keys of a chunk go
 	buf   hostBuffers
@@ -110,6 +113,34 @@ func (s *Session) CacheStats() cache.Stats {
 	st := s.books.Stats()
 	st.BytesAllocated = s.keys.bytes()
 	return st
+}
+
+// SetProbe has report called with the field and the level of every token that is
+// fed, as package cpu's session does. It must be set before the first Feed.
+func (s *Session) SetProbe(report func(layer, first int, field, level []float64)) {
+	s.report = report
+	for range s.e.model.Layers {
+		s.base = append(s.base, make([]float64, s.e.model.FieldHeads))
+	}
+}
+
+// tell reports n tokens of a layer, field and level being [Hf, size] relative to the
+// base before them.
+func (s *Session) tell(layer, n, size int, field, level []float64) {
+	if s.report == nil || len(s.moved) == 0 {
+		return
+	}
+	var f, l []float64
+	for t := range n {
+		for h, base := range s.base[layer] {
+			f = append(f, base+field[h*size+t])
+			l = append(l, base+level[h*size+t])
+		}
+	}
+	s.report(layer, s.Len(), f, l)
+	for h, by := range s.moved {
+		s.base[layer][h] += float64(by)
+	}
 }
 
 // Feed runs ids through the model, a chunk at a time; see engine.Session.
@@ -300,6 +331,8 @@ func (s *Session) takeIn(fieldOut, levelOut backends.Buffer, n, size int) error 
 				s.moved[h] = s.walks[i].Reach(h, field[(i*m.FieldHeads+h)*size+n-1])
 			}
 		}
+		own := i * m.FieldHeads * size
+		s.tell(i, n, size, field[own:], level[own:])
 		for g, group := range groups {
 			at := len(s.slots)
 			for range size {

@@ -25,9 +25,11 @@ package xla
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"runtime/debug"
 
 	"github.com/gomlx/gomlx/backends"
+	"github.com/gomlx/gomlx/backends/simplego"
 	"github.com/gomlx/gomlx/pkg/core/dtypes"
 
 	"github.com/firstpassage/fpa/quant"
@@ -89,9 +91,14 @@ func newEngine(m *model.Model, b backends.Backend, mem memory, o Options) (*Engi
 	return e, nil
 }
 
-// Threads is the number of threads that the engine uses on the processor: XLA
-// decides that by itself, so it is not known.
-func (e *Engine) Threads() int { return 0 }
+// Threads is the number of threads that the engine uses on the processor, which XLA
+// decides by itself.
+func (e *Engine) Threads() int {
+	if e.memory.shared && e.backend.Name() != simplego.BackendName {
+		return runtime.NumCPU()
+	}
+	return 1
+}
 
 // Description names the backend and its devices.
 func (e *Engine) Description() string { return e.backend.Description() }

@@ -32,5 +32,9 @@ func openTestPlugin(shared bool) (backends.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return openPlugin(path, shared)
+	if !shared {
+		// What a device has that is none of the processor's.
+		return openPlugin(Plugin{Device: "test", Path: path})
+	}
+	return openPlugin(Plugin{Device: CPU, Path: path})
 }
