@@ -176,8 +176,8 @@ operators, so that ONNX Runtime and others run the file as it is. Everything els
 in the model is kept. The same input gives the same bytes.
 
 A pattern names the values at the boundary of a part of the main graph: query, key,
-value, field, level (else the field), slope, output; slopes gives them as numbers
-instead. {} stands for a number, and the part is replaced for each that there is.
+value, field, level (else the field), slope, output; slopes gives numbers instead,
+with / between. {} stands for a number, and the part is replaced for each that there is.
 More keys: past_key, past_value, past_level, past_low, present_key, present_value,
 present_level, present_low, scale (default 1/sqrt of the keys' width), interval,
 and ignore, a value that the part uses and the operator does without (a causal

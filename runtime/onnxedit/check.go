@@ -300,12 +300,16 @@ func inputsOf(n *onnx.Node) ([10]string, error) {
 // node checks a node of the operator.
 func (c *checker) node(s *scope, n *onnx.Node, place string) {
 	info := Node{Place: place, Inputs: n.Inputs, Outputs: n.Outputs, Interval: onnxbody.Exclusive}
+	who := "model"
+	if s.function != nil {
+		who = "function"
+	}
 	switch v := opsetOf(*s.opsets, onnxbody.Domain); v {
 	case onnxbody.Version:
 	case 0:
-		c.problem(place, injectAgain, "the model has no opset_import for domain %s, expected version %d", onnxbody.Domain, onnxbody.Version)
+		c.problem(place, injectAgain, "the %s has no opset_import for domain %s, expected version %d", who, onnxbody.Domain, onnxbody.Version)
 	default:
-		c.problem(place, injectAgain, "the model imports version %d of domain %s, expected %d", v, onnxbody.Domain, onnxbody.Version)
+		c.problem(place, injectAgain, "the %s imports version %d of domain %s, expected %d", who, v, onnxbody.Domain, onnxbody.Version)
 	}
 	in, err := inputsOf(n)
 	if err != nil {

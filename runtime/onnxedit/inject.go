@@ -248,7 +248,9 @@ func (e *editor) check(t *target) []string {
 	t.info.Interval = onnxbody.Exclusive
 	c.attributes(t.s, t.node, t.place, &t.info)
 	for _, a := range t.node.Attributes {
-		if a.Ref != "" && e.o.Form != Custom {
+		// A node may pass its scale on; all else decides what is written here.
+		passed := e.o.Form == Custom || e.o.Form == Function && a.Name == "scale"
+		if a.Ref != "" && !passed {
 			c.problem(t.place, "", "attribute %s is that of the function around it, whose value is not known here; give a value", quote(a.Name))
 		}
 	}

@@ -205,6 +205,33 @@ func runPlaceholders(t *testing.T, p *onnxtest.Python) {
 	}
 }
 
+// runPassedScale has the node in a function of the model, with the scale as that one's
+// attribute.
+func runPassedScale(t *testing.T, p *onnxtest.Python) {
+	rng := rand.New(rand.NewPCG(19, 20))
+	in := feeds(rng, false, 5, 0)
+	m := model(t, false, 21)
+	theNode(m).Attributes = []*onnx.Attribute{onnx.FloatAttr("scale", 0.7)}
+	want, _ := inject(t, m, Options{})
+	inner := theNode(clone(t, m))
+	inner.Attributes = []*onnx.Attribute{onnx.Ref("scale", "factor", onnx.KindFloat)}
+	m.Functions = []*onnx.Function{{
+		Domain: "mylib", Name: "block", Inputs: inner.Inputs, Outputs: inner.Outputs[:1], Attributes: []string{"factor"},
+		Opsets: []onnx.Opset{{Domain: onnxbody.Domain, Version: onnxbody.Version}}, Nodes: []*onnx.Node{inner},
+	}}
+	m.Graph.Nodes = []*onnx.Node{{
+		Domain: "mylib", OpType: "block", Name: "call", Inputs: inner.Inputs, Outputs: []string{"output"},
+		Attributes: []*onnx.Attribute{onnx.FloatAttr("factor", 0.7)},
+	}}
+	m.Opsets = []onnx.Opset{{Version: 21}, {Domain: "mylib", Version: 1}}
+	got, _ := inject(t, m, Options{})
+	same(t, "in a function", runs(t, p, got, in)[0], runs(t, p, want, in)[0], 0)
+	_, err := Inject(clone(t, m), Options{Form: Inline})
+	if err == nil || !strings.Contains(err.Error(), `attribute "scale" is that of the function around it`) {
+		t.Errorf("inline: error %v", err)
+	}
+}
+
 // runHalf runs a model of float16 in the forms that take one.
 func runHalf(t *testing.T, p *onnxtest.Python) {
 	rng := rand.New(rand.NewPCG(11, 12))

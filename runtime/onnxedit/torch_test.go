@@ -151,6 +151,7 @@ func TestRuntime(t *testing.T) {
 		{"MixedPast", runMixedPast},
 		{"Nested", runNested},
 		{"Placeholders", runPlaceholders},
+		{"PassedScale", runPassedScale},
 		{"Half", runHalf},
 		{"BothIntervals", runBothIntervals},
 		{"HelperPattern", runHelperPattern},
