@@ -27,6 +27,9 @@ func BenchmarkMatVec(b *testing.B) {
 		{"Q8_0_32000x768", quant.Q8_0, 32000, 768},
 		{"Q4_0_768x768", quant.Q4_0, 768, 768},
 		{"Q4_1_768x768", quant.Q4_1, 768, 768},
+		{"Q4_1_100000x576", quant.Q4_1, 100000, 576},
+		{"Q4_1_576x576", quant.Q4_1, 576, 576},
+		{"Q4_1_576x1536", quant.Q4_1, 576, 1536},
 		{"Q4_K_768x768", quant.Q4_K, 768, 768},
 	} {
 		b.Run(test.name, func(b *testing.B) {
