@@ -446,6 +446,19 @@ func TestError(t *testing.T) {
 	if e.RMSE() != 2 || e.Max != 4 || e.Count != 4 {
 		t.Errorf("one difference of 4 in 4 gives %v, %+v", e.RMSE(), e)
 	}
+	var g, zero Error
+	g.Add([]float32{3, 4}, []float32{3, 4})
+	if g.Relative() != 0 || zero.Relative() != 0 {
+		t.Errorf("relative error of equal values is %v, of none %v", g.Relative(), zero.Relative())
+	}
+	f = Error{}
+	f.Add([]float32{0}, []float32{5})
+	if !math.IsNaN(f.Relative()) {
+		t.Errorf("relative error of a zero is %v", f.Relative())
+	}
+	if g.Merge(f); g.Relative() != 1 {
+		t.Errorf("errors of norm 5 in values of norm 5 give %v", g.Relative())
+	}
 	e.Add([]float32{1}, []float32{nan})
 	if !math.IsNaN(e.Max) || !math.IsNaN(e.RMSE()) {
 		t.Errorf("a NaN went unseen: %+v", e)

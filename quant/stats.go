@@ -69,6 +69,7 @@ type Error struct {
 	Count  int64
 	Max    float64 // largest absolute difference
 	square float64 // sum of squared differences
+	norm   float64 // sum of squares of the originals
 }
 
 // Add compares two runs of the same values, original and decoded. A pair that
@@ -77,6 +78,7 @@ type Error struct {
 func (e *Error) Add(want, got []float32) {
 	got = got[:len(want)]
 	for i, w := range want {
+		e.norm += float64(w) * float64(w)
 		if w == got[i] || w != w && got[i] != got[i] {
 			continue
 		}
@@ -93,6 +95,7 @@ func (e *Error) Add(want, got []float32) {
 func (e *Error) Merge(f Error) {
 	e.Count += f.Count
 	e.square += f.square
+	e.norm += f.norm
 	if !(f.Max <= e.Max) {
 		e.Max = f.Max
 	}
@@ -104,4 +107,18 @@ func (e *Error) RMSE() float64 {
 		return 0
 	}
 	return math.Sqrt(e.square / float64(e.Count))
+}
+
+// Relative is RMSE as a share of the root of the mean square of the originals: 0 when
+// nothing differs, NaN when the originals are zeros or not finite, and the stored
+// values are not the same.
+func (e *Error) Relative() float64 {
+	if e.square == 0 {
+		return 0
+	}
+	r := math.Sqrt(e.square / e.norm)
+	if math.IsInf(r, 1) || math.IsInf(e.norm, 1) {
+		return math.NaN()
+	}
+	return r
 }

@@ -27,6 +27,8 @@ type convertFlags struct {
 	splitMax, mapping          string
 	verify, noVerify           bool
 	dryRun, force, quiet, json bool
+	requantise                 bool
+	plan                       bool // a dry run says what would be written
 	atol                       float64
 	atolGiven                  bool
 	threads                    int
@@ -70,29 +72,38 @@ interrupted.`,
 		},
 	}
 	fl := c.Flags()
-	fl.StringVarP(&f.output, "output", "o", "", "path of the file to write (default: a name by the GGUF naming convention)")
 	fl.StringVar(&f.to, "to", "", "kind of file to write: gguf, onnx (default: by the extension of --output)")
 	fl.StringVar(&f.typ, "type", "f16", "type of the matrices: "+strings.Join(typeNames(), ", ")+"; norms, biases and fields stay f32")
 	fl.StringVar(&f.config, "config", "", "config.json, when it is not beside the checkpoint")
 	fl.StringVar(&f.tokenizer, "tokenizer", "", "tokenizer.json, or the folder of a tokenizer, when it is not beside the checkpoint")
+	fl.StringVar(&f.mapping, "map", "", "`file` that says how to read a checkpoint of unknown naming (docs/mapping.md; fpaconv inspect prints one to fill in)")
+	f.add(fl)
+	f.onnx.add(fl)
+	c.AddCommand(newInspect(), newVerify(), newHash(), newQuantize())
+	c.AddCommand(newONNX())
+	return c
+}
+
+// add adds the flags that a conversion and quantize have in common.
+func (f *convertFlags) add(fl *pflag.FlagSet) {
+	fl.StringVarP(&f.output, "output", "o", "", "path of the file to write (default: a name by the GGUF naming convention)")
 	fl.BoolVar(&f.verify, "verify", true, "run source and file and compare their logits")
 	fl.BoolVar(&f.noVerify, "no-verify", false, "do not verify, nor hash the source for the file's provenance: about as fast as copying")
 	fl.Float64Var(&f.atol, "atol", 0, "largest difference of a logit that passes (default: by --type, printed)")
-	fl.StringVar(&f.mapping, "map", "", "`file` that says how to read a checkpoint of unknown naming (docs/mapping.md; fpaconv inspect prints one to fill in)")
+	fl.BoolVar(&f.requantise, "allow-requantize", false, "quantise a model that is quantised already, although its errors add up")
 	fl.StringVar(&f.report, "report", "", "write a JSON report to this `file`: hashes, tensors with their errors, verification")
 	fl.StringVar(&f.splitMax, "split-max-size", "", "split into files of at most this `size` of tensor data, such as 500M or 4G")
-	fl.BoolVar(&f.dryRun, "dry-run", false, "read and check the checkpoint, write nothing")
+	fl.BoolVar(&f.dryRun, "dry-run", false, "read and check the source, write nothing")
 	fl.BoolVar(&f.force, "force", false, "replace an existing file")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print nothing but errors")
 	fl.BoolVar(&f.json, "json", false, "print the report as JSON on stdout")
 	fl.IntVarP(&f.threads, "threads", "t", 0, "threads (default: one a processor)")
-	f.onnx.add(fl)
-	c.AddCommand(newInspect(), newVerify(), newHash())
-	return c
 }
 
 // typeNames are the types that matrices can be written in, widest first.
-func typeNames() []string { return []string{"f32", "f16", "bf16", "q8_0"} }
+func typeNames() []string {
+	return []string{"f32", "f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0"}
+}
 
 func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stderr io.Writer) error {
 	o, err := f.options()
@@ -115,6 +126,9 @@ func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stder
 	}
 	defer src.Close()
 	if f.dryRun {
+		if f.plan {
+			return printPlan(src, o, stdout)
+		}
 		return dryRun(src, stdout)
 	}
 	report, err := f.createReport(src) // before the long part, in case it cannot be written
@@ -186,6 +200,7 @@ func (f *convertFlags) options() (convert.Options, error) {
 	return convert.Options{
 		Output: f.output, Type: typ, SplitMaxBytes: splitMax, Version: cli.Version(), Force: f.force,
 		NoCheck: f.noVerify || !f.verify, Atol: f.atol, Measure: f.report != "" || f.json, Threads: f.threads,
+		Requantise: f.requantise,
 	}, f.checkKind()
 }
 
@@ -247,6 +262,9 @@ func printReport(w io.Writer, r *convert.Report, o convert.Options) {
 		name = fmt.Sprintf("%s and %d more", name, n-1)
 	}
 	fmt.Fprintf(w, "%s: %s parameters, %d tensors, %s, %s, %.2f s\n", name, count(r.Parameters), len(r.Tensors), o.Type, cli.Bytes(r.OutputBytes), r.Seconds)
+	if o.Type.Quantised() {
+		fmt.Fprintf(w, "tensors: %s; %.2f bits a parameter\n", typeCounts(r.Tensors), 8*float64(r.OutputBytes)/float64(r.Parameters))
+	}
 	if r.Bounds != nil {
 		fmt.Fprintln(w, r.Bounds)
 	}

@@ -19,6 +19,7 @@ type onnxFlags struct {
 	external   bool
 	lastLogits bool
 	noMask     bool
+	state      string
 }
 
 func (f *onnxFlags) add(fl *pflag.FlagSet) {
@@ -26,6 +27,7 @@ func (f *onnxFlags) add(fl *pflag.FlagSet) {
 	fl.Int64Var(&f.opset, "opset", 0, fmt.Sprintf("operator set of an ONNX model, %d to %d (default: %d, or what --onnx-op needs)", convert.DefaultOpset, convert.MaxOpset, convert.DefaultOpset))
 	fl.BoolVar(&f.external, "onnx-external", false, "put the weights of an ONNX model into a file of their own, as is always done above 1.5 GiB")
 	fl.BoolVar(&f.lastLogits, "onnx-last-logits", false, "an ONNX model that gives the logits of the last position alone")
+	fl.StringVar(&f.state, "onnx-state", "separate", "how an ONNX model carries its states: separate, or packed into those of keys and values, for pipelines that feed no others")
 	fl.BoolVar(&f.noMask, "onnx-no-mask", false, "an ONNX model without the input attention_mask, which cannot take padded batches")
 }
 
@@ -36,6 +38,12 @@ func (f *onnxFlags) options(o convert.Options) (convert.ONNXOptions, error) {
 	}
 	if o.SplitMaxBytes > 0 {
 		return x, cli.Usage("--split-max-size splits GGUF files; --onnx-external puts the weights of an ONNX model into one file of their own")
+	}
+	switch f.state {
+	case "separate", "packed":
+		x.Packed = f.state == "packed"
+	default:
+		return x, cli.Usage("--onnx-state %q is not known, expected separate or packed", f.state)
 	}
 	if err := x.Check(); err != nil {
 		return x, cli.Usage("%w", err)

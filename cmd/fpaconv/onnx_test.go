@@ -62,7 +62,21 @@ func TestONNXFolder(t *testing.T) {
 		t.Errorf("%v: %s", err, data)
 	}
 	mustFail(t, 1, "exists", passkey, "--to", "onnx", "-o", dir)
-	mustRun(t, passkey, "--to", "onnx", "-o", dir, "--force")
+	mustRun(t, passkey, "--to", "onnx", "-o", dir, "--force", "--onnx-state", "packed")
+	if data, err = os.ReadFile(filepath.Join(dir, "config.json")); err != nil {
+		t.Fatal(err)
+	}
+	var packed struct {
+		Type  string `json:"model_type"`
+		Width int    `json:"head_dim"`
+		FPA   struct {
+			Width int `json:"head_dim"`
+		} `json:"fpa_config"`
+	}
+	// A key head of 24 channels has level, low and the two parts of the field.
+	if err := json.Unmarshal(data, &packed); err != nil || packed.Type != "llama" || packed.Width != 28 || packed.FPA.Width != 24 {
+		t.Errorf("%v: %s", err, data)
+	}
 }
 
 // TestONNXUsage lists flags that do not go together.
@@ -74,6 +88,7 @@ func TestONNXUsage(t *testing.T) {
 	mustFail(t, 2, "opset 16", passkey, "-o", file, "--opset", "16")
 	mustFail(t, 2, "23", passkey, "-o", file, "--opset", "18", "--onnx-op", "attention")
 	mustFail(t, 2, "expected one of function", passkey, "-o", file, "--onnx-op", "native")
+	mustFail(t, 2, "separate or packed", passkey, "-o", file, "--onnx-state", "one")
 	mustFail(t, 2, "f32 or f16", passkey, "-o", file, "--type", "q8_0")
 	mustFail(t, 2, "--split-max-size", passkey, "-o", file, "--split-max-size", "1M")
 	onlyFile(t, dir)

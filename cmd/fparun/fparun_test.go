@@ -409,16 +409,29 @@ func TestEvalPasskey(t *testing.T) {
 	mustFail(t, 1, "more than 256 MB", "eval", "passkey", "-m", m, "--data", data)
 }
 
-// TestInterrupted ends with the exit code that shells know.
+// TestInterrupted ends with the exit code that shells know; JSON comes out whole.
 func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	root := cli.Prepare(newRoot())
-	var out bytes.Buffer
-	root.SetOut(&out)
-	root.SetErr(&out)
-	root.SetArgs([]string{"-m", gguf(t), "-p", "The old", "-n", "-1", "--ignore-eos"})
-	if err := root.ExecuteContext(ctx); cli.ExitCode(err) != 130 {
-		t.Errorf("error %v, exit code %d", err, cli.ExitCode(err))
+	m := gguf(t)
+	for _, more := range [][]string{nil, {"--json"}} {
+		root := cli.Prepare(newRoot())
+		var out, errs bytes.Buffer
+		root.SetOut(&out)
+		root.SetErr(&errs)
+		root.SetArgs(append([]string{"-m", m, "-p", "The old", "-n", "-1", "--ignore-eos"}, more...))
+		if err := root.ExecuteContext(ctx); cli.ExitCode(err) != 130 {
+			t.Errorf("%v: error %v, exit code %d", more, err, cli.ExitCode(err))
+		}
+		if more == nil {
+			continue
+		}
+		var got struct {
+			Tokens *[]int32 // not null
+			Reason string
+		}
+		if err := json.Unmarshal(out.Bytes(), &got); err != nil || got.Tokens == nil || len(*got.Tokens) != 0 || got.Reason != "cancel" {
+			t.Errorf("error %v, %s", err, out.String())
+		}
 	}
 }

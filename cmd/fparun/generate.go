@@ -242,9 +242,10 @@ func generateText(ctx context.Context, stdout, stderr io.Writer, f *generateFlag
 	if f.json {
 		e := json.NewEncoder(stdout)
 		e.SetIndent("", "  ")
-		return errors.Join(e.Encode(outcome{res, f.model, f.seed, int64(r.load), r.session.CacheStats(), report}), unsaved)
-	}
-	if f.stats {
+		if err := e.Encode(outcome{res, f.model, f.seed, int64(r.load), r.session.CacheStats(), report}); err != nil {
+			return errors.Join(err, unsaved)
+		}
+	} else if f.stats {
 		printStats(stderr, r, res)
 		if report != nil {
 			report.print(stderr)

@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 )
 
@@ -37,7 +38,8 @@ type File struct {
 // without force it fails when path is a folder, a device or anything else
 // that is no regular file.
 //
-// A symbolic link at path is replaced, not followed.
+// A symbolic link at path is replaced, not followed; one that leads to a device, a
+// pipe or a stream of the process, as /dev/stdout does, is refused like these.
 func CreateAtomic(path string, force bool) (*File, error) {
 	if err := checkTarget(path, force); err != nil {
 		return nil, err
@@ -74,12 +76,23 @@ func checkTarget(path string, force bool) error {
 	switch {
 	case mode.IsDir():
 		return &fs.PathError{Op: "create", Path: path, Err: errors.New("this is a folder, expected a file name")}
-	case !mode.IsRegular() && mode&fs.ModeSymlink == 0:
+	case !mode.IsRegular() && (mode&fs.ModeSymlink == 0 || leadsToStream(path)):
 		return &fs.PathError{Op: "create", Path: path, Err: errors.New("this exists and is no regular file, which cannot be replaced")}
 	case !force:
 		return &fs.PathError{Op: "create", Path: path, Err: errExists{}}
 	}
 	return nil
+}
+
+// leadsToStream says whether a symbolic link leads to something that is neither a
+// file nor a folder, or to what a process has open: that may be a file at the
+// moment, but the link stands for the stream, and is the system's.
+func leadsToStream(link string) bool {
+	if to, err := os.Readlink(link); err == nil && strings.HasPrefix(to, "/proc/") {
+		return true
+	}
+	info, err := os.Stat(link)
+	return err == nil && !info.Mode().IsRegular() && !info.IsDir()
 }
 
 // errExists is fs.ErrExist with advice.

@@ -177,6 +177,33 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
+// A link to a file is replaced; one to a device or to an open stream is the
+// system's, and stays.
+func TestLinks(t *testing.T) {
+	dir := t.TempDir()
+	path, old := filepath.Join(dir, "link"), filepath.Join(dir, "old")
+	write(t, old, "old")
+	link := func(to string) {
+		os.Remove(path)
+		if err := os.Symlink(to, path); err != nil {
+			t.Skip("no symbolic links here: ", err)
+		}
+	}
+	for _, to := range []string{os.DevNull, "/proc/self/fd/1"} {
+		link(to)
+		if f, err := CreateAtomic(path, true); err == nil {
+			f.Abort()
+			t.Errorf("a link to %s: no error", to)
+		}
+	}
+	for _, to := range []string{old, filepath.Join(dir, "nowhere")} {
+		link(to)
+		if err := create(t, path, true, "new").Commit(); err != nil || read(t, path) != "new" || read(t, old) != "old" {
+			t.Errorf("a link to %s: %v, %q and %q", to, err, read(t, path), read(t, old))
+		}
+	}
+}
+
 // A full disk, or any other failure of a write, is told with the name that
 // was asked for, and leaves nothing behind. Closing the descriptor under the
 // File provokes such a failure on every system.

@@ -37,6 +37,7 @@ func (f *File) openExternal() error {
 				return errorAt(-1, tensorPlace(t.Name), "external data in %s: %v", quote(location), err)
 			}
 			f.mapped = append(f.mapped, file)
+			f.paths = append(f.paths, filepath.Join(filepath.Dir(f.path), filepath.FromSlash(location)))
 			open[location] = file
 		}
 		size, err := t.Bytes()

@@ -25,6 +25,7 @@ type File struct {
 
 	path   string
 	mapped []*filemap.File // the model, then its external files
+	paths  []string        // theirs
 }
 
 // Open maps the model at path and its external data, and reads it. Close it
@@ -42,7 +43,7 @@ func Open(path string, lim format.Limits) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &File{path: path, mapped: []*filemap.File{m}}
+	f := &File{path: path, mapped: []*filemap.File{m}, paths: []string{path}}
 	f.Model, err = Parse(m.Bytes(), lim)
 	if err == nil {
 		err = f.openExternal()
@@ -56,6 +57,9 @@ func Open(path string, lim format.Limits) (*File, error) {
 
 // Check is Check of the model, with the file's path in the error.
 func (f *File) Check() error { return format.WithPath(Check(f.Model), f.path) }
+
+// Paths are the paths of the model's files: its own, then those of external data.
+func (f *File) Paths() []string { return slices.Clone(f.paths) }
 
 // Size is the size of the model's files together, in bytes.
 func (f *File) Size() int64 {

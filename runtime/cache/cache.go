@@ -53,7 +53,9 @@ type Cache struct {
 }
 
 // New makes an empty cache. It fails when the shape or the policy is not valid.
-func New(s Shape, p Policy) (*Cache, error) {
+func New(s Shape, p Policy) (*Cache, error) { return makeCache(s, p, false) }
+
+func makeCache(s Shape, p Policy, remote bool) (*Cache, error) {
 	switch s.Type {
 	case quant.F16, quant.F32, quant.Q8_0:
 	default:
@@ -76,6 +78,7 @@ func New(s Shape, p Policy) (*Cache, error) {
 	}
 	c := &Cache{shape: s, policy: p, groups: make([][]*Group, s.Layers)}
 	pages := &pool{layout: s.layout()}
+	pages.layout.remote = remote
 	for layer := range c.groups {
 		for i := range s.groupCount() {
 			c.groups[layer] = append(c.groups[layer], newGroup(s, p, pages, layer, i))

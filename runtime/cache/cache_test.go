@@ -414,6 +414,28 @@ func TestSoftmaxHead(t *testing.T) {
 	}
 }
 
+// TestAuditOfSoftmax audits caches with softmax heads and without fields, which
+// lose nothing.
+func TestAuditOfSoftmax(t *testing.T) {
+	for _, fields := range []int{2, 0} {
+		q := newSequence(Shape{QueryHeads: 2, KeyHeads: 2, FieldHeads: fields, KeyDim: 4, ValueDim: 4, Type: quant.F32}, 100, 3)
+		if fields > 0 {
+			q.shape.Slope[0] = 0
+		}
+		for _, mode := range []Mode{Off, Exact} {
+			c := newCache(t, q.shape, Policy{Mode: mode, Bound: q.bound, Audit: true})
+			want := q.feed(t, newCache(t, q.shape, Policy{Mode: Off}), 30, nil)
+			if d := worst(q.feed(t, c, 30, nil), want); d > 2e-6 {
+				t.Errorf("%d fields, %s: outputs differ by %g", fields, mode, d)
+			}
+			s := c.Stats()
+			if gone := 200 - s.Live[0][0] - s.Live[0][1]; s.Live[0][0] != 100 || s.Audit.Removed != gone || (mode == Exact && fields > 0) != (gone > 0) {
+				t.Errorf("%d fields, %s: %v live, audit %+v", fields, mode, s.Live[0], s.Audit)
+			}
+		}
+	}
+}
+
 // TestPagesComeBack lets nearly all keys of a long stretch die at once: their
 // pages must be given back and their slots used again.
 func TestPagesComeBack(t *testing.T) {

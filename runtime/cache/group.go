@@ -40,15 +40,15 @@ func newGroup(s Shape, p Policy, pages *pool, layer, index int) *Group {
 	for f := range g.fieldHeads {
 		g.deadAt = append(g.deadAt, p.deadAt(bound, g.queryHeads, g.fieldHeads, f))
 	}
+	if p.Audit {
+		g.audit = newAudit(&g.store)
+	}
 	if g.softmax() {
 		return g
 	}
 	g.ledger = p.newLedger(bound, g.queryHeads)
 	if p.Mode == Measured && g.ledger != nil {
 		g.norms = &norms{query: make([]float64, g.queryHeads), key: make([]float64, g.keyHeads)}
-	}
-	if p.Audit {
-		g.audit = newAudit(&g.store)
 	}
 	return g
 }

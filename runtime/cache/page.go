@@ -13,6 +13,7 @@ type layout struct {
 	keyHeads, fieldHeads int // heads of a group
 	keyDim, valueDim     int
 	typ                  quant.DType
+	remote               bool // K and V lie elsewhere
 }
 
 // page holds PageSlots keys of a group. Of K and V exactly one kind of slice is
@@ -58,6 +59,9 @@ func (l layout) newPage(from *slab) *page {
 		worst: make([]float32, l.fieldHeads),
 		dead:  make([]bool, l.fieldHeads),
 		alive: make([]uint8, l.fieldHeads),
+	}
+	if l.remote {
+		return p
 	}
 	nk, nv := l.keyHeads*PageSlots*l.keyDim, l.keyHeads*PageSlots*l.valueDim
 	switch l.typ {

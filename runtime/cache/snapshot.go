@@ -13,15 +13,24 @@ import (
 // Save writes the cache, in the order in which its keys lie in their pages, so
 // that Load makes one that goes on to the same bits. It fails for an audited
 // cache, whose dropped keys are not saved.
-func (c *Cache) Save(w *state.Writer) error {
+func (c *Cache) Save(w *state.Writer) error { return c.save(w, nil) }
+
+// A Row is K and V of a slot of a remote cache, as the host holds them, [KeyDim] and
+// [ValueDim]. Heads count from the layer's first.
+type Row func(layer, keyHead, slot int) (k, v []float32)
+
+// SaveRemote is Save for a remote cache. A local cache loads what it writes.
+func (c *Cache) SaveRemote(w *state.Writer, row Row) error { return c.save(w, row) }
+
+func (c *Cache) save(w *state.Writer, row Row) error {
 	if c.policy.Audit {
 		return errors.New("an audited cache cannot be saved")
 	}
 	state.PutInt(w, c.tokens)
 	state.Put(w, c.peak)
-	for _, layer := range c.groups {
+	for i, layer := range c.groups {
 		for _, g := range layer {
-			g.save(w)
+			g.save(w, i, row)
 		}
 	}
 	return nil
@@ -29,13 +38,18 @@ func (c *Cache) Save(w *state.Writer) error {
 
 // Load reads what Save wrote into a new cache of the same shape and policy. An
 // error is left in r.
-func (c *Cache) Load(r *state.Reader) {
+func (c *Cache) Load(r *state.Reader) { c.load(r, nil) }
+
+// LoadRemote is Load for a remote cache; the rows that row returns are filled.
+func (c *Cache) LoadRemote(r *state.Reader, row Row) { c.load(r, row) }
+
+func (c *Cache) load(r *state.Reader, row Row) {
 	const mostTokens = math.MaxInt32
 	c.tokens = state.Int(r, "the number of tokens", mostTokens)
 	c.peak = state.One[int64](r)
-	for _, layer := range c.groups {
+	for i, layer := range c.groups {
 		for _, g := range layer {
-			g.load(r, c.tokens)
+			g.load(r, c.tokens, i, row)
 			if r.Err() != nil {
 				return
 			}
@@ -43,7 +57,7 @@ func (c *Cache) Load(r *state.Reader) {
 	}
 }
 
-func (g *Group) save(w *state.Writer) {
+func (g *Group) save(w *state.Writer, layer int, row Row) {
 	g.settle()
 	g.clock.forget()
 	state.PutInt(w, g.clock.step)
@@ -60,7 +74,7 @@ func (g *Group) save(w *state.Writer) {
 	state.PutInt(w, g.dropped.keys)
 	state.Put(w, g.dropped.largest, g.dropped.sum)
 	state.PutInt(w, len(g.pages))
-	for _, p := range g.pages {
+	for i, p := range g.pages {
 		state.Put(w, p.live)
 		// Which pages attention skips, and which it looks at for dead keys, is part of
 		// the order of its sums.
@@ -78,6 +92,12 @@ func (g *Group) save(w *state.Writer) {
 				state.Put(w, p.level[f*PageSlots+slot], p.low[f*PageSlots+slot])
 			}
 			for h := range g.keyHeads {
+				if row != nil {
+					k, v := row(layer, g.first.key+h, i*PageSlots+slot)
+					g.saveRow(w, k)
+					g.saveRow(w, v)
+					continue
+				}
 				s, dk, dv := h*PageSlots+slot, g.keyDim, g.valueDim
 				switch g.typ {
 				case quant.F16:
@@ -96,7 +116,7 @@ func (g *Group) save(w *state.Writer) {
 	}
 }
 
-func (g *Group) load(r *state.Reader, tokens int) {
+func (g *Group) load(r *state.Reader, tokens, layer int, row Row) {
 	g.clock.step = state.Int(r, "the number of tokens of a head", tokens)
 	if g.clock.step != tokens {
 		r.Fail("a head has taken %d tokens, the others %d", g.clock.step, tokens)
@@ -129,7 +149,7 @@ func (g *Group) load(r *state.Reader, tokens int) {
 		if r.Err() != nil {
 			return
 		}
-		g.loadPage(r)
+		g.loadPage(r, layer, row)
 	}
 	if g.live > tokens {
 		r.Fail("a head has %d keys after %d tokens", g.live, tokens)
@@ -137,7 +157,7 @@ func (g *Group) load(r *state.Reader, tokens int) {
 }
 
 // loadPage appends a page. It is made only when its first numbers are there.
-func (g *Group) loadPage(r *state.Reader) {
+func (g *Group) loadPage(r *state.Reader, layer int, row Row) {
 	live := state.One[uint64](r)
 	if r.Err() != nil {
 		return
@@ -153,7 +173,12 @@ func (g *Group) loadPage(r *state.Reader) {
 	}
 	g.live += bits.OnesCount64(live)
 	g.pages = append(g.pages, p)
-	state.Finite(r, "the largest penalty of a page", p.worst)
+	state.Get(r, p.worst)
+	for _, w := range p.worst {
+		if !(w >= 0) { // +Inf is what a steep slope makes of a fall
+			r.Fail("the largest penalty of a page is %g, expected a number from 0 up", w)
+		}
+	}
 	for f := range p.dead {
 		flag := state.One[uint8](r)
 		if flag > 1 {
@@ -175,6 +200,12 @@ func (g *Group) loadPage(r *state.Reader) {
 			}
 		}
 		for h := range g.keyHeads {
+			if row != nil {
+				k, v := row(layer, g.first.key+h, (len(g.pages)-1)*PageSlots+slot)
+				g.loadRow(r, k)
+				g.loadRow(r, v)
+				continue
+			}
 			s, dk, dv := h*PageSlots+slot, g.keyDim, g.valueDim
 			switch g.typ {
 			case quant.F16:
@@ -188,6 +219,36 @@ func (g *Group) loadPage(r *state.Reader) {
 				state.Get(r, p.k32[s*dk:(s+1)*dk])
 				state.Get(r, p.v32[s*dv:(s+1)*dv])
 			}
+		}
+	}
+}
+
+// saveRow writes a row of a remote cache, which is of type F16 or F32.
+func (l layout) saveRow(w *state.Writer, row []float32) {
+	if l.typ == quant.F16 {
+		narrow := make([]uint16, len(row))
+		quant.EncodeF16(narrow, row)
+		state.Put(w, narrow...)
+		return
+	}
+	state.Put(w, row...)
+}
+
+// loadRow reads what saveRow wrote. The row must be finite: a device computes with
+// what empty slots hold.
+func (l layout) loadRow(r *state.Reader, row []float32) {
+	const what = "a key or value"
+	if l.typ == quant.F32 {
+		state.Finite(r, what, row)
+		return
+	}
+	narrow := make([]uint16, len(row))
+	state.Get(r, narrow)
+	quant.DecodeF16(row, narrow)
+	for i, x := range row {
+		if x-x != 0 {
+			r.Fail("%s is %g, expected a finite number", what, x)
+			row[i] = 0
 		}
 	}
 }

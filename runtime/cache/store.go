@@ -55,13 +55,13 @@ func (s *store) drop(i, slot int) {
 
 // shrink gives pages back: those at the end that are empty, and, while two pages'
 // worth of slots is empty, the last one after its keys were moved. So a key is
-// moved only after many others died.
+// moved only after many others died, and never where it lies elsewhere.
 func (s *store) shrink() {
 	for len(s.pages) > 0 {
 		last := len(s.pages) - 1
 		p := s.pages[last]
 		if p.live != 0 {
-			if s.empty() < 2*PageSlots {
+			if s.remote || s.empty() < 2*PageSlots {
 				return
 			}
 			s.moveAway(last)

@@ -25,10 +25,25 @@ const baseDistance = 64
 // rounding, and by how much the base moved: subtract that from the level and
 // low of every key of the head first.
 func (w *Walk) Step(h int, increment float64) (field float64, moved float32) {
-	w.sum[h] += increment
-	if d := w.sum[h] - w.base[h]; math.Abs(d) > baseDistance {
+	moved = w.settle(h, w.sum[h]+increment)
+	return w.From(h), moved
+}
+
+// settle sets the sum of a head and moves its base after it.
+func (w *Walk) settle(h int, sum float64) (moved float32) {
+	w.sum[h] = sum
+	if d := w.From(h); math.Abs(d) > baseDistance {
 		moved = float32(math.Round(d))
 		w.base[h] += float64(moved)
 	}
-	return w.sum[h] - w.base[h], moved
+	return moved
+}
+
+// From is the sum of head h relative to its base.
+func (w *Walk) From(h int) float64 { return w.sum[h] - w.base[h] }
+
+// Reach sets the walk of head h to where it has come in several steps, relative to
+// its base. It returns by how much the base moved; what Step says of it holds.
+func (w *Walk) Reach(h int, field float64) (moved float32) {
+	return w.settle(h, w.base[h]+field)
 }

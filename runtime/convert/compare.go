@@ -128,9 +128,11 @@ func (d *Difference) add(want, got []float32) (sameTop bool) {
 
 // tolerance is how far a logit may move, as a share of the largest logit (or of
 // 1, when all are smaller): a few times what rounding the weights to the type
-// does to random models of 2 to 16 layers.
+// does to random models of 2 to 16 layers, and to small trained ones. That is enough
+// to find a damaged file; how good one of few bits is, KL and perplexity tell.
 var tolerance = map[quant.DType]float64{
-	quant.F32: 1e-4, quant.F16: 2e-2, quant.BF16: 0.15, quant.Q8_0: 0.2,
+	quant.F32: 1e-4, quant.F16: 2e-2, quant.BF16: 0.15, quant.Q8_0: 0.2, quant.Q6_K: 0.3,
+	quant.Q5_K: 0.6, quant.Q5_1: 0.6, quant.Q5_0: 0.6, quant.Q4_K: 1, quant.Q4_1: 1, quant.Q4_0: 1,
 }
 
 // Allowed is the largest difference that passes: atol when it is positive, or

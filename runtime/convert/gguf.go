@@ -33,6 +33,7 @@ type Options struct {
 	SplitMaxBytes int64
 	Version       string  // of this program, for the provenance
 	Force         bool    // replace an existing file
+	Requantise    bool    // allow matrices that are quantised to be quantised as another type
 	NoCheck       bool    // do not verify the written file
 	Atol          float64 // 0: by type
 	Measure       bool    // measure the error of each tensor
@@ -101,6 +102,7 @@ type conversion struct {
 	start      time.Time
 	model      *model.Model // of the source
 	generation model.Generation
+	mix        mix
 	plans      []TensorPlan
 	out        output
 	kv         []gguf.KV
@@ -112,18 +114,9 @@ func (c *conversion) run() error {
 	if c.model, err = c.src.Build(); err != nil {
 		return err
 	}
-	c.plans = order(&c.src.Parts)
-	c.report = Report{
-		Source: c.src.Path, SourceFormat: c.src.Format(), Version: c.o.Version, Type: c.o.Type.String(),
+	if err := c.plan(); err != nil {
+		return err
 	}
-	for i := range c.plans {
-		c.plans[i].chooseType(c.o.Type)
-		c.report.Parameters += elements(c.plans[i].Shape)
-	}
-	if c.o.Output == "" {
-		c.o.Output = c.fileName()
-	}
-	c.report.Output = c.o.Output
 	if err := c.metadata(); err != nil {
 		return err
 	}
@@ -150,6 +143,47 @@ func (c *conversion) run() error {
 		}
 	}
 	return c.finish()
+}
+
+// plan settles, as far as that is possible before the values are seen, what is
+// written.
+func (c *conversion) plan() error {
+	c.plans = order(&c.src.Parts)
+	c.mix = newMix(c.o.Type, &c.src.Parts)
+	c.report = Report{
+		Source: c.src.Path, SourceFormat: c.src.Format(), Version: c.o.Version, Type: c.o.Type.String(),
+	}
+	for i := range c.plans {
+		p := &c.plans[i]
+		p.chooseType(c.mix.of(p.Name))
+		c.report.Parameters += elements(p.Shape)
+	}
+	if c.o.Output == "" {
+		c.o.Output = c.fileName()
+	}
+	c.report.Output = c.o.Output
+	if c.o.Requantise {
+		return nil
+	}
+	return checkRequantise(c.plans)
+}
+
+// Plan says what ToGGUF would write, as far as that can be known without looking at
+// the values: the tensors with their types, and their bytes as OutputBytes. Nothing
+// is written.
+func Plan(src *model.File, o Options) (*Report, error) {
+	c := &conversion{src: src, o: o}
+	if _, err := src.Build(); err != nil {
+		return nil, format.WithPath(err, src.Path)
+	}
+	if err := c.plan(); err != nil {
+		return nil, format.WithPath(err, src.Path)
+	}
+	for i := range c.plans {
+		c.report.OutputBytes += int64(bytesOf(c.plans[i].dtype, int(elements(c.plans[i].Shape))))
+	}
+	c.report.Tensors, c.report.Notes = c.plans, typeNotes(c.plans)
+	return &c.report, nil
 }
 
 // hashes says whether the source is hashed. That takes longer than all the rest
@@ -184,7 +218,7 @@ func (c *conversion) writeAll() error {
 		for i := range c.plans {
 			p := &c.plans[i]
 			before := p.dtype
-			p.chooseType(c.o.Type)
+			p.chooseType(c.mix.of(p.Name))
 			again = again || p.dtype != before
 		}
 		if !again {
@@ -242,11 +276,7 @@ func (c *conversion) reopen() (*gguf.File, *model.Model, error) {
 // finish verifies what was written and gives it its name.
 func (c *conversion) finish() (err error) {
 	c.report.Tensors = c.plans
-	for _, p := range c.plans {
-		if p.Note != "" {
-			c.report.Notes = append(c.report.Notes, fmt.Sprintf("%s is written as %s: %s", p.Name, p.Type, p.Note))
-		}
-	}
+	c.report.Notes = append(c.report.Notes, typeNotes(c.plans)...)
 	if !c.o.NoCheck {
 		if err := c.verify(); err != nil {
 			return err
@@ -274,9 +304,13 @@ func elements(s format.Shape) int64 {
 
 // fileName is the name by the naming convention of GGUF.
 func (c *conversion) fileName() string {
+	encoding := c.o.Type.String()
+	if t, ok := fileType(c.o.Type); ok && c.o.Type.Quantised() {
+		encoding = t.String()
+	}
 	return gguf.FileName{
 		BaseName: baseName(c.src.Path), SizeLabel: gguf.SizeLabel(c.report.Parameters), Version: "v1.0",
-		Encoding: strings.ToUpper(c.o.Type.String()),
+		Encoding: encoding,
 	}.String()
 }
 
@@ -348,11 +382,11 @@ func (c *conversion) metadata() error {
 	add(gguf.KeyType, gguf.ValueOf("model"))
 	add(gguf.KeyName, gguf.ValueOf(baseName(c.src.Path)))
 	add(gguf.KeySizeLabel, gguf.ValueOf(gguf.SizeLabel(c.report.Parameters)))
-	fileType, ok := gguf.FileTypeOf(c.o.Type)
+	number, ok := fileType(c.o.Type)
 	if !ok {
 		return fmt.Errorf("type %s has no number as a file type", c.o.Type)
 	}
-	add(gguf.KeyFileType, gguf.ValueOf(uint32(fileType)))
+	add(gguf.KeyFileType, gguf.ValueOf(uint32(number)))
 	for _, p := range c.plans {
 		if p.dtype.Quantised() {
 			add(gguf.KeyQuantizationVersion, gguf.ValueOf(uint32(gguf.QuantizationVersion)))

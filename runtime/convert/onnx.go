@@ -41,6 +41,7 @@ type ONNXOptions struct {
 	External   bool   // the weights go into a file of their own whatever their size
 	LastLogits bool   // logits of the last real position alone
 	NoMask     bool   // no input attention_mask
+	Packed     bool   // all states in those of keys and values
 }
 
 // Check fills in defaults and refuses what cannot be written. ToONNX calls it.
@@ -277,6 +278,7 @@ func (c *onnxConversion) metadata() ([]onnx.Prop, error) {
 	}
 	add(gguf.KeyConverterVersion, c.o.Version)
 	add("fpaconv.onnx_op", c.o.Op)
+	add("fpaconv.onnx_state", map[bool]string{false: "separate", true: "packed"}[c.o.Packed])
 	config := c.src.Parts.Config
 	config.LogitBound = c.logitBound()
 	for _, kv := range config.KV() {

@@ -58,7 +58,9 @@ func farthest[A, B float32 | float64](a []A, b []B) float64 {
 func TestONNXOptions(t *testing.T) {
 	python := onnxtest.Start(t)
 	variations := modeltest.Options()
-	forms := []ONNXOptions{{Op: ONNXFunction}, {Op: ONNXInline, Opset: 18, NoMask: true}, {Op: ONNXAttention}}
+	forms := []ONNXOptions{
+		{Op: ONNXFunction}, {Op: ONNXInline, Opset: 18, NoMask: true}, {Op: ONNXAttention}, {Op: ONNXFunction, Packed: true, Opset: 21},
+	}
 	for n, name := range slices.Sorted(maps.Keys(variations)) {
 		t.Run(name, func(t *testing.T) {
 			c := modeltest.Config()
@@ -73,15 +75,19 @@ func TestONNXOptions(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o := forms[n%len(forms)]
-			o.Options = unread(quant.F32)
-			path, _ := writeONNX(t, src, o)
-			python.Check(t, path)
-			s := python.Load(t, path, onnxtest.Runtime)
-			for _, calls := range []int{len(ids), 37, 1} {
-				got := slices.Concat(s.FeedAll(t, ids, calls)...)
-				if d := farthest(got, want); !(d <= 2e-5) {
-					t.Errorf("%s, %d at a time: a logit differs by %g", o.Op, calls, d)
+			for k, o := range forms {
+				if k != n%3 && !o.Packed {
+					continue
+				}
+				o.Options = unread(quant.F32)
+				path, _ := writeONNX(t, src, o)
+				python.Check(t, path)
+				s := python.Load(t, path, onnxtest.Runtime)
+				for _, calls := range []int{len(ids), 37, 1} {
+					got := slices.Concat(s.FeedAll(t, ids, calls)...)
+					if d := farthest(got, want); !(d <= 2e-5) {
+						t.Errorf("%+v, %d at a time: a logit differs by %g", o, calls, d)
+					}
 				}
 			}
 		})

@@ -22,10 +22,10 @@ const pieceLen = 128
 func (g *onnxGraph) attention(i int, q, k, v, h onnx.Value) (onnx.Value, error) {
 	in := onnxbody.Inputs{
 		Query: q, Key: k, Value: v,
-		PastKey: onnx.Value(past(i, "key")), PastValue: onnx.Value(past(i, "value")),
-		PastLevel: onnx.Value(past(i, "level")), PastLow: onnx.Value(past(i, "low")),
+		PastKey: g.past(i, "key"), PastValue: g.past(i, "value"),
+		PastLevel: g.past(i, "level"), PastLow: g.past(i, "low"),
 	}
-	names := []string{"", present(i, "key"), present(i, "value"), present(i, "level"), present(i, "low")}
+	names := []string{"", g.present(i, "key"), g.present(i, "value"), g.present(i, "level"), g.present(i, "low")}
 	g.field(i, h, &in)
 	if g.c.Field == model.FieldWalk {
 		return g.walk(i, in, names)
@@ -72,7 +72,7 @@ func (g *onnxGraph) field(i int, h onnx.Value, in *onnxbody.Inputs) {
 		if keep != onnx.None {
 			in.Field = b.Op("Where", keep, in.Field, zero)
 		}
-		start := b.Op("Unsqueeze", onnx.Value(past(i, "field")), b.Int64s(2))
+		start := b.Op("Unsqueeze", g.past(i, "field"), b.Int64s(2))
 		in.Field = b.Op("Add", b.Op("CumSum", in.Field, b.Scalar(onnx.Int64, 2)), start)
 	}
 	in.Level = in.Field
@@ -159,7 +159,7 @@ func (g *onnxGraph) walk(i int, in onnxbody.Inputs, names []string) (onnx.Value,
 	names[0] = b.Fresh("output")
 	out := b.Ops(6, "If", g.long, onnx.Body("then_branch", many), onnx.Body("else_branch", one), onnx.As(names...))
 	last := g.at(in.Field, b.Int64s(-1), b.Int64s(math.MaxInt64))
-	b.Op("Squeeze", b.Op("Sub", last, out[5]), b.Int64s(2), onnx.As(present(i, "field")))
+	b.Op("Squeeze", b.Op("Sub", last, out[5]), b.Int64s(2), onnx.As(g.present(i, "field")))
 	return out[0], nil
 }
 

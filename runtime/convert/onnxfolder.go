@@ -28,7 +28,7 @@ type onnxConfig struct {
 	NormEps       float32  `json:"rms_norm_eps"`
 	Tied          bool     `json:"tie_word_embeddings"`
 	Context       int      `json:"max_position_embeddings"`
-	RopeTheta     *float64 `json:"rope_theta"`
+	RopeTheta     *float64 `json:"rope_theta,omitempty"`
 	RopeShare     float64  `json:"partial_rotary_factor,omitempty"`
 	AttentionBias bool     `json:"attention_bias"`
 	MLPBias       bool     `json:"mlp_bias"`
@@ -48,6 +48,20 @@ type onnxConfig struct {
 	EOS           any      `json:"eos_token_id"` // a number, or several
 	PAD           *int     `json:"pad_token_id"`
 	UseCache      bool     `json:"use_cache"`
+
+	FPA *onnxConfig `json:"fpa_config,omitempty"` // of packed states
+}
+
+// packed is the configuration of a model whose states are packed: that of a Llama
+// model with keys of that width, which unchanged pipelines know how to feed. What
+// the model is stays under fpa_config.
+func (j onnxConfig) packed(width int) onnxConfig {
+	own := j
+	j.ModelType, j.Architectures = "llama", []string{"LlamaForCausalLM"}
+	j.KeyDim, j.ValDim = width, 0
+	j.Hidden = j.Heads * width // some divide this by the heads
+	j.FPA = &own
+	return j
 }
 
 func (c *onnxConversion) config() onnxConfig {
@@ -128,7 +142,11 @@ func (c *onnxConversion) writeFolder() error {
 	if g.Temperature != nil && *g.Temperature > 0 { // 0 is greedy
 		generation.DoSample, generation.Temperature = true, g.Temperature
 	}
-	files := map[string]any{"config.json": c.config(), "generation_config.json": generation}
+	config := c.config()
+	if c.o.Packed {
+		config = config.packed(packedWidth(&c.src.Parts.Config))
+	}
+	files := map[string]any{"config.json": config, "generation_config.json": generation}
 	for name, data := range tokenizer {
 		files[name] = json.RawMessage(data)
 	}

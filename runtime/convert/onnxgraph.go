@@ -42,8 +42,10 @@ type onnxGraph struct {
 	cos, sin      onnx.Value            // [B, 1, T, RopeDim/2]
 	long          onnx.Value            // bool, whether T is above pieceLen
 
-	outputs map[string]*onnx.Type // the states after the call
-	order   []string
+	pasts    map[string]onnx.Value // the states before the call, by their names as inputs
+	presents map[string]onnx.Value // and after it, where they are packed
+	outputs  map[string]*onnx.Type // the states that are outputs
+	order    []string              // of these
 }
 
 // onnxModel makes the graph, and the model around it.
@@ -51,7 +53,7 @@ func onnxModel(c *model.Config, o *ONNXOptions, weights map[string]*onnx.Tensor)
 	g := &onnxGraph{
 		b: onnx.NewGraph("decoder"), c: c, o: o, weights: weights,
 		stored: make(map[string]onnx.Value), wide: make(map[string]onnx.Value), shapes: make(map[string]onnx.Value),
-		outputs: make(map[string]*onnx.Type),
+		pasts: make(map[string]onnx.Value), presents: make(map[string]onnx.Value), outputs: make(map[string]*onnx.Type),
 	}
 	if err := g.decoder(); err != nil {
 		return nil, err
@@ -295,71 +297,14 @@ func (g *onnxGraph) lookBack() {
 
 // Layers.
 
-// The names of sizes that are known when the model runs, those that other
-// exporters use.
-const (
-	batchSize   = "batch_size"
-	newLength   = "sequence_length"
-	pastLength  = "past_sequence_length"
-	totalLength = "past_sequence_length + sequence_length"
-)
-
-// state is one tensor that a layer carries from call to call.
-type state struct {
-	name    string
-	elem    onnx.DataType
-	in, out []any // shapes
-}
-
-// stateList lists the states of a layer.
-func (g *onnxGraph) stateList() []state {
-	c := g.c
-	slots := func(name string, heads int, widths ...any) state {
-		dims := func(length string) []any { return append([]any{batchSize, heads, length}, widths...) }
-		return state{name, onnx.Float, dims(pastLength), dims(totalLength)}
-	}
-	fixed := func(name string, elem onnx.DataType, dims ...any) state {
-		dims = append([]any{batchSize}, dims...)
-		return state{name, elem, dims, dims}
-	}
-	list := []state{
-		slots("key", c.KVHeads, c.KeyDim), slots("value", c.KVHeads, c.ValDim),
-		slots("level", g.fieldHeads()), slots("low", g.fieldHeads()),
-	}
-	if c.Field == model.FieldWalk {
-		list = append(list, fixed("field", onnx.Double, c.FieldHeads))
-	}
-	if c.KeyShift {
-		list = append(list, fixed("key_shift", onnx.Float, c.KVHeads, 1, c.KeyDim))
-	}
-	if c.ValueShift {
-		list = append(list, fixed("value_shift", onnx.Float, c.KVHeads, 1, c.ValDim))
-	}
-	return list
-}
-
-// fieldHeads is the number of field heads that the operator sees: without a
-// field one, which only says what is padded.
-func (g *onnxGraph) fieldHeads() int { return max(1, g.c.FieldHeads) }
-
-func past(i int, state string) string    { return fmt.Sprintf("past_key_values.%d.%s", i, state) }
-func present(i int, state string) string { return fmt.Sprintf("present.%d.%s", i, state) }
-
-// states declares the states of layer i as inputs and outputs.
-func (g *onnxGraph) states(i int) {
-	for _, s := range g.stateList() {
-		g.b.Input(past(i, s.name), onnx.TensorOf(s.elem, s.in...))
-		name := present(i, s.name)
-		g.order = append(g.order, name)
-		g.outputs[name] = onnx.TensorOf(s.elem, s.out...)
-	}
-}
-
 // layer adds block i to x, [B*T, D].
 func (g *onnxGraph) layer(i int, x *onnx.Value) error {
 	defer g.b.Scope(fmt.Sprintf("layer.%d", i))()
 	b, c := g.b, g.c
 	at := func(name string) string { return fmt.Sprintf("blk.%d.%s", i, name) }
+	if g.o.Packed {
+		g.unpack(i)
+	}
 	hq, hkv, dk, dv := int64(c.Heads), int64(c.KVHeads), int64(c.KeyDim), int64(c.ValDim)
 
 	h := g.rms(*x, g.weight(at("attn_norm.weight")), c.NormEps)
@@ -384,6 +329,9 @@ func (g *onnxGraph) layer(i int, x *onnx.Value) error {
 	if err != nil {
 		return err
 	}
+	if g.o.Packed {
+		g.pack(i)
+	}
 
 	y = g.transpose(y, 0, 2, 1, 3)
 	if c.OutputNorm {
@@ -407,7 +355,7 @@ func (g *onnxGraph) layer(i int, x *onnx.Value) error {
 // real position before it, and carries the last one as a state [B, Hkv, 1, d].
 func (g *onnxGraph) shift(i int, state string, y, h onnx.Value, name string) onnx.Value {
 	b := g.b
-	before := g.transpose(onnx.Value(past(i, state)), 0, 2, 1, 3)
+	before := g.transpose(g.past(i, state), 0, 2, 1, 3)
 	all := b.Op("Concat", before, y, onnx.IntAttr("axis", 1)) // [B, 1+T, Hkv, d]
 	var last onnx.Value
 	if g.keep == onnx.None {
@@ -419,7 +367,7 @@ func (g *onnxGraph) shift(i int, state string, y, h onnx.Value, name string) onn
 		before = b.Op("GatherND", all, g.before, row)
 		last = b.Op("GatherND", all, g.last, row)
 	}
-	b.Op("Transpose", last, onnx.IntsAttr("perm", 0, 2, 1, 3), onnx.As(present(i, state)))
+	b.Op("Transpose", last, onnx.IntsAttr("perm", 0, 2, 1, 3), onnx.As(g.present(i, state)))
 	mix := b.Op("Sigmoid", g.shaped(g.linear(h, name), int64(g.c.KVHeads), 1))
 	return b.Op("Add", y, b.Op("Mul", mix, b.Op("Sub", before, y)))
 }

@@ -10,9 +10,12 @@ import (
 )
 
 // Types are the names of the types that matrices can be written in, as --type
-// takes them.
+// takes them. The names with _m are llama.cpp's for the same mixes; see mix.
 var Types = map[string]quant.DType{
-	"f32": quant.F32, "f16": quant.F16, "bf16": quant.BF16, "q8_0": quant.Q8_0,
+	"f32": quant.F32, "f16": quant.F16, "bf16": quant.BF16,
+	"q8_0": quant.Q8_0, "q6_k": quant.Q6_K,
+	"q5_k": quant.Q5_K, "q5_k_m": quant.Q5_K, "q5_1": quant.Q5_1, "q5_0": quant.Q5_0,
+	"q4_k": quant.Q4_K, "q4_k_m": quant.Q4_K, "q4_1": quant.Q4_1, "q4_0": quant.Q4_0,
 }
 
 // TensorPlan says how one tensor is written.
@@ -23,10 +26,12 @@ type TensorPlan struct {
 	Type       string  `json:"type"`
 	Shape      []int64 `json:"shape"`
 	Note       string  `json:"note,omitempty"` // why the type is not the one asked for
-	// MaxError and RMSE compare the written values with the source's, filled in
-	// when a report is asked for.
+	// MaxError and RMSE compare the written values with the source's; Relative is
+	// RMSE as a share of the root mean square of the source, absent where that is 0.
+	// They are filled in when a report is asked for.
 	MaxError *float64 `json:"max_error,omitempty"`
 	RMSE     *float64 `json:"rmse,omitempty"`
+	Relative *float64 `json:"relative_error,omitempty"`
 
 	tensor  *model.Tensor
 	matrix  bool // may be written in any type; the rest stays F32
@@ -53,26 +58,51 @@ func order(p *model.Parts) []TensorPlan {
 	return plans
 }
 
-// maxF16 is the largest finite half-precision number.
-const maxF16 = 65504
-
-// chooseType settles the type of a tensor by the values seen so far, and says so
-// when it is not the one asked for.
+// chooseType settles the type of a tensor by its shape and the values seen so far,
+// and says so when it is not the one that the tensor should have.
 func (p *TensorPlan) chooseType(want quant.DType) {
 	p.dtype, p.Note = quant.F32, ""
 	if p.matrix {
 		p.dtype = want
-		if cols := p.Shape[len(p.Shape)-1]; cols%int64(want.BlockLen()) != 0 {
-			p.dtype = quant.F16
-			p.Note = fmt.Sprintf("rows of %d elements do not fill %s blocks of %d", cols, want, want.BlockLen())
+		cols := p.Shape[len(p.Shape)-1]
+		for cols%int64(p.dtype.BlockLen()) != 0 {
+			p.Note = fmt.Sprintf("rows of %d elements do not fill %s blocks of %d", cols, p.dtype, p.dtype.BlockLen())
+			p.dtype = narrower(p.dtype)
 		}
-		if p.dtype == quant.F16 && p.largest > maxF16 {
+		if p.largest > largestOf(p.dtype) {
+			p.Note = fmt.Sprintf("largest value %g does not fit %s", p.largest, p.dtype)
 			p.dtype = quant.F32
 			if p.tensor.DType == quant.BF16 {
 				p.dtype = quant.BF16
 			}
-			p.Note = fmt.Sprintf("largest value %g does not fit F16", p.largest)
 		}
 	}
 	p.Type = p.dtype.String()
+}
+
+// typeNotes says in one line a reason which tensors are not of the type they should
+// have.
+func typeNotes(plans []TensorPlan) (notes []string) {
+	type reason struct{ typ, why string }
+	names := make(map[reason][]string)
+	var order []reason
+	for i := range plans {
+		p := &plans[i]
+		if p.Note == "" {
+			continue
+		}
+		r := reason{p.Type, p.Note}
+		if names[r] == nil {
+			order = append(order, r)
+		}
+		names[r] = append(names[r], p.Name)
+	}
+	for _, r := range order {
+		what := names[r][0] + " is"
+		if more := len(names[r]) - 1; more > 0 {
+			what = fmt.Sprintf("%s and %d more are", names[r][0], more)
+		}
+		notes = append(notes, fmt.Sprintf("%s written as %s: %s", what, r.typ, r.why))
+	}
+	return notes
 }

@@ -1,9 +1,12 @@
 package convert
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"math"
+	"slices"
 	"sync"
 
 	"github.com/firstpassage/fpa/format"
@@ -17,7 +20,8 @@ import (
 const pieceElements = 1 << 17
 
 // writeTensors converts every tensor and writes it, on so many threads. Each
-// thread takes a whole tensor, so a tensor's bytes are written in order.
+// thread takes a whole tensor, so a tensor's bytes are written in order. The largest
+// come first, so that none keeps the others waiting at the end.
 func writeTensors(ctx context.Context, tensors []*gguf.TensorWriter, plans []TensorPlan, measure bool, threads int, progress func(int64)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -39,7 +43,14 @@ func writeTensors(ctx context.Context, tensors []*gguf.TensorWriter, plans []Ten
 			}
 		})
 	}
-	for i := range plans {
+	order := make([]int, len(plans))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Compare(elements(plans[b].Shape), elements(plans[a].Shape))
+	})
+	for _, i := range order {
 		if ctx.Err() != nil {
 			break
 		}
@@ -92,6 +103,9 @@ func (p *TensorPlan) write(ctx context.Context, w io.Writer, measure bool, progr
 	if measure {
 		rmse := e.RMSE()
 		p.MaxError, p.RMSE = &e.Max, &rmse
+		if relative := e.Relative(); !math.IsNaN(relative) {
+			p.Relative = &relative
+		}
 	}
 	return nil
 }

@@ -101,6 +101,42 @@ func TestRestore(t *testing.T) {
 	}
 }
 
+// TestRestoreSteep saves a session whose penalties overflow float32.
+func TestRestoreSteep(t *testing.T) {
+	c := modeltest.Config()
+	m := build(t, modeltest.Random(c, 7, false))
+	for i := range m.Layers {
+		for h := range m.Layers[i].Slope {
+			m.Layers[i].Slope[h] = 3e38
+		}
+	}
+	ids := modeltest.Tokens(130, c.VocabSize, 3)
+	e, err := New(m, Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	for _, p := range policies() {
+		s, err := e.NewSession(quant.F16, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		feedAll(t, s, ids[:90], 30)
+		var saved bytes.Buffer
+		if err := s.Save(&saved); err != nil {
+			t.Fatal(err)
+		}
+		restored, err := e.RestoreSession(&saved, quant.F16, p)
+		if err != nil {
+			t.Errorf("%s: %v", p.Mode, err)
+			continue
+		}
+		if !slices.Equal(feedAll(t, restored, ids[90:], 30), feedAll(t, s, ids[90:], 30)) {
+			t.Errorf("%s: a restored session goes on otherwise", p.Mode)
+		}
+	}
+}
+
 // TestRestoreDead saves sessions whose pages are dead in part: attention skips
 // them, so a restored session must skip the same ones, or it would sum in another
 // order.

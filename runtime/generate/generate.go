@@ -61,7 +61,7 @@ func Run(ctx context.Context, s engine.Session, t *tokenizer.Tokenizer, sampler 
 		return Result{}, errors.New("the prompt has no token; give some text, since the model has no token that begins one")
 	}
 	r := &run{s: s, sampler: sampler, o: o, out: newOutput(t.NewStream(true), o.Stop, emit)}
-	r.res.PromptTokens = len(prompt)
+	r.res.PromptTokens, r.res.Tokens = len(prompt), []int32{} // JSON says [], not null
 	for _, id := range prompt {
 		sampler.Accept(id)
 	}

@@ -1,0 +1,294 @@
+package xla
+
+import (
+	"math"
+
+	"github.com/gomlx/gomlx/pkg/core/dtypes"
+	gx "github.com/gomlx/gomlx/pkg/core/graph"
+	"github.com/gomlx/gomlx/pkg/core/shapes"
+
+	"github.com/firstpassage/fpa/ops/graph"
+	"github.com/firstpassage/fpa/runtime/model"
+)
+
+// chunkGraph is the whole decoder for up to N new tokens over caches of S slots a
+// head. Rows beyond the number of tokens are padding: they are skipped as keys, and
+// what comes out for them means nothing. L is the number of layers, Hf at least 1.
+//
+// Inputs, in order:
+//
+//	tokens          [1] int32, how many there are
+//	x               [N, D], their embeddings
+//	cos, sin        [N, RopeDim/2] each, only with RoPE
+//	from            [L, Hf] float64, the walks before them, relative to their base
+//	last K, last V  [L, Hkv*d], [L, Hkv*dv], only those that the model shifts
+//	level, low      [L, Hf, S], of the slots
+//	K and V         of each layer, [1, Hkv, S, d] and [1, Hkv, S, dv]
+//
+// Outputs: the logits of the last token, [1, V]; the residual stream [N, D]; K and V of the new tokens, [L, Hkv, N, d] and
+// [L, Hkv, N, dv], as the cache stores them; field and level [L, Hf, N] float64,
+// relative to the same base; and the last K and V anew.
+func (b *builder) chunkGraph() []*gx.Node {
+	m := b.e.model
+	n, s := b.key.n, b.key.slots
+	fieldHeads := max(1, m.FieldHeads)
+	c := &chunk{builder: b}
+	tokens := b.input("tokens", dtypes.Int32, 1)
+	x := b.input("x", dtypes.Float32, n, m.Hidden)
+	if half := m.RopeDim / 2; half > 0 {
+		c.cos = b.input("cos", dtypes.Float32, n, half)
+		c.sin = b.input("sin", dtypes.Float32, n, half)
+	}
+	from := b.input("from", dtypes.Float64, m.Blocks, fieldHeads)
+	var lastK, lastV *gx.Node
+	if m.KeyShift {
+		lastK = b.input("last K", dtypes.Float32, m.Blocks, m.KVHeads*m.KeyDim)
+	}
+	if m.ValueShift {
+		lastV = b.input("last V", dtypes.Float32, m.Blocks, m.KVHeads*m.ValDim)
+	}
+	level := b.input("level", dtypes.Float32, m.Blocks, fieldHeads, s)
+	low := b.input("low", dtypes.Float32, m.Blocks, fieldHeads, s)
+
+	position := gx.Iota(b.g, shapes.Make(dtypes.Int32, 1, n), 1)
+	c.skip = gx.GreaterOrEqual(position, gx.BroadcastToDims(gx.InsertAxes(tokens, 0), 1, n))
+	c.last = gx.Reshape(gx.AddScalar(tokens, -1), 1, 1)
+
+	var keys, values, fields, levels, lastKs, lastVs []*gx.Node
+	for i := range m.Layers {
+		c.i, c.at = i, layerName(i)
+		layer := func(x *gx.Node) *gx.Node {
+			if x == nil {
+				return nil
+			}
+			return gx.SliceAxis(x, 0, gx.AxisElem(i))
+		}
+		c.from, c.lastK, c.lastV = layer(from), layer(lastK), layer(lastV)
+		cache := graph.Cache{
+			Key:   b.input(c.at+"K", b.key.typ, 1, m.KVHeads, s, m.KeyDim),
+			Value: b.input(c.at+"V", b.key.typ, 1, m.KVHeads, s, m.ValDim),
+			Level: layer(level), Low: layer(low),
+		}
+		x = gx.Add(x, c.attention(x, cache))
+		x = gx.Add(x, c.feedForward(x))
+		keys, values = append(keys, c.key), append(values, c.value)
+		fields, levels = append(fields, c.field), append(levels, c.level)
+		if m.KeyShift {
+			lastKs = append(lastKs, c.lastK)
+		}
+		if m.ValueShift {
+			lastVs = append(lastVs, c.lastV)
+		}
+	}
+	out := []*gx.Node{c.logits(gx.Gather(x, c.last)), x}
+	for _, list := range [][]*gx.Node{keys, values, fields, levels, lastKs, lastVs} {
+		if list != nil {
+			out = append(out, gx.Concatenate(list, 0))
+		}
+	}
+	return out
+}
+
+// chunk is what the layers of one graph share, and what one of them hands on.
+type chunk struct {
+	*builder
+	cos, sin *gx.Node // [N, RopeDim/2]
+	skip     *gx.Node // [1, N] bool, padding
+	last     *gx.Node // [1, 1] int32, index of the last token
+
+	i            int
+	at           string   // prefix of the layer's weights
+	from         *gx.Node // [1, Hf]
+	lastK, lastV *gx.Node // [1, Hkv*d], before the layer of the token before the chunk, after it of the last
+	key, value   *gx.Node // [1, Hkv, N, d]
+	field, level *gx.Node // [1, Hf, N] float64
+}
+
+// attention is the attention part of a layer, in the order that package cpu
+// describes: projection, shift, QK-norm, RoPE, field and level, attention, output
+// norm, output gate, output projection.
+func (c *chunk) attention(x *gx.Node, cache graph.Cache) *gx.Node {
+	m, n := c.e.model, c.rows()
+	h := c.rmsNorm(x, c.at+nameAttnNorm, float64(m.NormEps))
+	columns := split(c.linear(h, c.at+nameProject))
+	q := columns(m.Heads * m.KeyDim)
+	k := columns(m.KVHeads * m.KeyDim)
+	v := columns(m.KVHeads * m.ValDim)
+	var gate *gx.Node
+	if m.OutputGate != model.GateNone {
+		gate = columns(m.Heads * m.ValDim)
+	}
+	var small func(int) *gx.Node
+	if c.e.weights[c.at+nameSmall] != nil {
+		small = split(c.linear(h, c.at+nameSmall))
+	}
+	if m.KeyShift {
+		k, c.lastK = c.shift(k, small(m.KVHeads), c.lastK)
+	}
+	if m.ValueShift {
+		v, c.lastV = c.shift(v, small(m.KVHeads), c.lastV)
+	}
+	q = c.rotate(gx.Reshape(q, n, m.Heads, m.KeyDim), nameQNorm)
+	k = c.rotate(gx.Reshape(k, n, m.KVHeads, m.KeyDim), nameKNorm)
+	slope := c.fields(small)
+
+	if m.Scale == 0 {
+		q = gx.ZerosLike(q) // the operator takes a scale of 0 for its default
+	}
+	o := graph.Options{Scale: float64(m.Scale), Interval: graph.Interval(m.Interval)}
+	c.key, c.value = c.rounded(heads(k)), c.rounded(heads(gx.Reshape(v, n, m.KVHeads, m.ValDim)))
+	narrow := func(x *gx.Node) *gx.Node { return gx.ConvertDType(x, dtypes.Float32) }
+	out, _, _ := cache.Attend(heads(q), c.key, c.value, narrow(c.field), narrow(c.level), slope, o)
+	out = gx.Reshape(gx.TransposeAllDims(out, 0, 2, 1, 3), n, m.Heads, m.ValDim)
+	if m.OutputNorm {
+		out = c.rmsNorm(out, c.at+nameOutputNorm, float64(m.NormEps))
+	}
+	out = gx.Reshape(out, n, m.Heads*m.ValDim)
+	if gate != nil {
+		out = gx.Mul(activate(m.OutputGate, gate), out)
+	}
+	return c.linear(out, c.at+nameO)
+}
+
+// rows is the number of rows of the chunk.
+func (c *chunk) rows() int { return c.builder.key.n }
+
+// split hands out the columns of x from the left.
+func split(x *gx.Node) func(width int) *gx.Node {
+	at := 0
+	return func(width int) *gx.Node {
+		at += width
+		return gx.SliceAxis(x, 1, gx.AxisRange(at-width, at))
+	}
+}
+
+// heads turns [N, H, d] into [1, H, N, d].
+func heads(x *gx.Node) *gx.Node { return gx.InsertAxes(gx.TransposeAllDims(x, 1, 0, 2), 0) }
+
+// rounded is K or V as the cache stores it.
+func (c *chunk) rounded(x *gx.Node) *gx.Node {
+	if c.builder.key.f16 {
+		x = gx.ConvertDType(x, dtypes.Float16)
+	}
+	return gx.ConvertDType(x, c.builder.key.typ)
+}
+
+// rmsNorm normalises along the last axis; the weight has the dimensions of x but
+// the first.
+func (c *chunk) rmsNorm(x *gx.Node, weight string, eps float64) *gx.Node {
+	mean := gx.ReduceAndKeep(gx.Square(x), gx.ReduceMean, -1)
+	x = gx.Mul(x, gx.Rsqrt(gx.AddScalar(mean, eps)))
+	return gx.Mul(x, gx.BroadcastToDims(gx.InsertAxes(c.weight(weight), 0), x.Shape().Dimensions...))
+}
+
+// shift mixes each head's projection [N, heads*d] with that of the token before,
+// y_t = a x_{t-1} + (1-a) x_t with a = sigmoid(mix_t). It returns the unshifted
+// projection of the last token too.
+func (c *chunk) shift(x, mix, last *gx.Node) (y, newLast *gx.Node) {
+	n, heads, width := c.rows(), c.e.model.KVHeads, x.Shape().Dimensions[1]
+	before := last
+	if n > 1 {
+		before = gx.Concatenate([]*gx.Node{last, gx.SliceAxis(x, 0, gx.AxisRange(0, n-1))}, 0)
+	}
+	dims := []int{n, heads, width / heads}
+	a := gx.BroadcastToDims(gx.InsertAxes(gx.Logistic(mix), 2), dims...)
+	now := gx.Reshape(x, dims...)
+	y = gx.Add(gx.Mul(a, gx.Reshape(before, dims...)), gx.Mul(gx.OneMinus(a), now))
+	return gx.Reshape(y, n, width), gx.Gather(x, c.last)
+}
+
+// rotate applies the norm and the rotary embedding to heads [N, H, d]. Rotary pairs
+// are half-split: dimension i turns with i + RopeDim/2.
+func (c *chunk) rotate(x *gx.Node, norm string) *gx.Node {
+	m := c.e.model
+	if m.QKNorm != model.NormNone {
+		x = c.rmsNorm(x, c.at+norm, float64(m.QKNormEps))
+	}
+	half := m.RopeDim / 2
+	if half == 0 {
+		return x
+	}
+	a, b := gx.SliceAxis(x, 2, gx.AxisRange(0, half)), gx.SliceAxis(x, 2, gx.AxisRange(half, 2*half))
+	dims := a.Shape().Dimensions
+	cos := gx.BroadcastToDims(gx.InsertAxes(c.cos, 1), dims...)
+	sin := gx.BroadcastToDims(gx.InsertAxes(c.sin, 1), dims...)
+	parts := []*gx.Node{
+		gx.Sub(gx.Mul(a, cos), gx.Mul(b, sin)),
+		gx.Add(gx.Mul(b, cos), gx.Mul(a, sin)),
+	}
+	if 2*half < m.KeyDim {
+		parts = append(parts, gx.SliceAxis(x, 2, gx.AxisRange(2*half, m.KeyDim)))
+	}
+	return gx.Concatenate(parts, 2)
+}
+
+// fields sets field and level of the chunk and returns the slope, [Hf]. A model
+// without a field gets one that is 0 throughout, with a slope of 0.
+func (c *chunk) fields(small func(int) *gx.Node) (slope *gx.Node) {
+	m, n := c.e.model, c.rows()
+	source := graph.Source{
+		Kind: graph.FieldKind(m.Field), Activation: graph.Activation(m.FieldActivation), Level: graph.LevelKind(m.Level),
+	}
+	if m.FieldHeads == 0 {
+		source = graph.Source{Kind: graph.DirectField, Activation: graph.Identity, Level: graph.Tied}
+		none := gx.Zeros(c.g, shapes.Make(dtypes.Float64, 1, 1, n))
+		c.field, c.level, _ = source.Evaluate(none, nil, nil, c.skip)
+		return gx.Zeros(c.g, shapes.Make(dtypes.Float32, 1))
+	}
+	column := func() *gx.Node { // [1, Hf, N] float64
+		return gx.InsertAxes(gx.ConvertDType(gx.Transpose(small(m.FieldHeads), 0, 1), dtypes.Float64), 0)
+	}
+	projection := column()
+	var offset, from *gx.Node
+	switch m.Level {
+	case model.LevelOffset:
+		offset = c.weight(c.at + nameOffset)
+	case model.LevelRelative, model.LevelAbsolute:
+		offset = column()
+	}
+	if m.Field == model.FieldWalk {
+		from = c.from
+	}
+	c.field, c.level, _ = source.Evaluate(projection, offset, from, c.skip)
+	return c.weight(c.at + nameSlope)
+}
+
+// feedForward is the feed-forward part of a layer.
+func (c *chunk) feedForward(x *gx.Node) *gx.Node {
+	m := c.e.model
+	columns := split(c.linear(c.rmsNorm(x, c.at+nameFFNNorm, float64(m.NormEps)), c.at+nameFFNIn))
+	gate := activate(m.Activation, columns(m.FeedForward))
+	return c.linear(gx.Mul(gate, columns(m.FeedForward)), c.at+nameFFNOut)
+}
+
+// activate is the activation of the feed-forward block and of the output gate.
+func activate(a model.Activation, x *gx.Node) *gx.Node {
+	switch a {
+	case model.Sigmoid:
+		return gx.Logistic(x)
+	case model.Gelu:
+		return gx.Mul(gx.MulScalar(x, 0.5), gx.OnePlus(gx.Erf(gx.MulScalar(x, 1/math.Sqrt2))))
+	case model.GeluTanh:
+		inner := gx.Mul(x, gx.OnePlus(gx.MulScalar(gx.Square(x), 0.044715)))
+		return gx.Mul(gx.MulScalar(x, 0.5), gx.OnePlus(gx.Tanh(gx.MulScalar(inner, math.Sqrt(2/math.Pi)))))
+	case model.Relu:
+		return gx.MaxScalar(x, 0)
+	}
+	return gx.Mul(x, gx.Logistic(x))
+}
+
+// outputGraph is the logits [R, V] of R rows of the residual stream [N, D].
+//
+// Inputs: the stream, and the numbers of the rows, [R, 1] int32.
+func (b *builder) outputGraph() []*gx.Node {
+	m := b.e.model
+	c := &chunk{builder: b}
+	x := b.input("x", dtypes.Float32, b.key.n, m.Hidden)
+	rows := b.input("rows", dtypes.Int32, b.key.slots, 1)
+	return []*gx.Node{c.logits(gx.Gather(x, rows))}
+}
+
+// logits are those of rows of the residual stream.
+func (c *chunk) logits(x *gx.Node) *gx.Node {
+	return c.linear(c.rmsNorm(x, nameFinalNorm, float64(c.e.model.NormEps)), nameOutput)
+}

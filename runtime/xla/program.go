@@ -1,0 +1,149 @@
+package xla
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/gomlx/gomlx/backends"
+	"github.com/gomlx/gomlx/pkg/core/dtypes"
+	gx "github.com/gomlx/gomlx/pkg/core/graph"
+	"github.com/gomlx/gomlx/pkg/core/shapes"
+)
+
+// programKind says what a compiled graph does.
+type programKind int
+
+const (
+	decodeChunk programKind = iota // new tokens through all layers
+	outputRows                     // logits of some tokens of a chunk
+	writeSlots                     // keys and values of a chunk to their slots
+	resizeSlots                    // a cache of another capacity
+)
+
+func (k programKind) String() string {
+	return [...]string{"chunk", "output", "write", "resize"}[k]
+}
+
+// programKey tells programs apart.
+type programKey struct {
+	kind  programKind
+	n     int          // tokens
+	slots int          // capacity of the cache, or rows of outputRows
+	to    int          // capacity after resizeSlots
+	typ   dtypes.DType // of the cache
+	f16   bool         // K and V are rounded to F16
+}
+
+// program is a compiled graph and the weights among its inputs.
+type program struct {
+	graph  *gx.Graph
+	inputs []backends.Buffer // weights in their places, nil for an input of a call
+	donate []bool
+}
+
+// builder makes a program.
+type builder struct {
+	e       *Engine
+	g       *gx.Graph
+	key     programKey
+	inputs  []backends.Buffer
+	weights map[string]*gx.Node
+}
+
+// program returns a compiled graph, compiling it when it is wanted first.
+func (e *Engine) program(key programKey, build func(b *builder) []*gx.Node) *program {
+	if p := e.programs[key]; p != nil {
+		return p
+	}
+	start := time.Now()
+	g := gx.NewGraph(e.backend, fmt.Sprintf("%s of %d, %d slots", key.kind, key.n, key.slots))
+	b := &builder{e: e, g: g, key: key, weights: make(map[string]*gx.Node)}
+	g.Compile(build(b)...)
+	p := &program{graph: g, inputs: b.inputs, donate: make([]bool, len(b.inputs))}
+	e.programs[key] = p
+	e.stats.Compilations++
+	e.stats.CompileSeconds += time.Since(start).Seconds()
+	return p
+}
+
+// run runs a program on the inputs of a call, in the order in which it declared
+// them. The caller owns the outputs.
+func (e *Engine) run(p *program, in ...backends.Buffer) ([]backends.Buffer, error) {
+	all := append([]backends.Buffer(nil), p.inputs...)
+	for i, b := range all {
+		if b == nil {
+			all[i], in = in[0], in[1:]
+		}
+	}
+	var out []backends.Buffer
+	for _, t := range p.graph.RunWithBuffers(all, p.donate, 0) {
+		b, err := t.DonateBuffer(e.backend, 0)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, b)
+	}
+	return out, nil
+}
+
+// input declares an input of a call.
+func (b *builder) input(name string, dtype dtypes.DType, dims ...int) *gx.Node {
+	b.inputs = append(b.inputs, nil)
+	return gx.Parameter(b.g, name, shapes.Make(dtype, dims...))
+}
+
+// weight is a weight as an input, nil when the model has none of that name.
+func (b *builder) weight(name string) *gx.Node {
+	if x := b.weights[name]; x != nil {
+		return x
+	}
+	w := b.e.weights[name]
+	if w == nil {
+		return nil
+	}
+	b.inputs = append(b.inputs, w.buffer)
+	x := gx.Parameter(b.g, name, w.shape)
+	b.weights[name] = x
+	return x
+}
+
+// linear is x W^T + bias for x [N, in], in float32.
+func (b *builder) linear(x *gx.Node, name string) *gx.Node {
+	w := b.weight(name)
+	y := gx.DotGeneral(gx.ConvertDType(x, w.DType()), []int{1}, nil, w, []int{1}, nil)
+	y = gx.ConvertDType(y, dtypes.Float32)
+	if bias := b.weight(name + bias); bias != nil {
+		y = gx.Add(y, gx.BroadcastToDims(gx.InsertAxes(bias, 0), y.Shape().Dimensions...))
+	}
+	return y
+}
+
+// take copies an output to the host.
+func take[T any](e *Engine, b backends.Buffer, to []T) error {
+	return e.backend.BufferToFlatData(b, to)
+}
+
+// view is an output as the host sees it, in the device's own memory where it can,
+// or else in buf.
+func view[T any](e *Engine, b backends.Buffer, n int, buf *[]T) ([]T, error) {
+	if e.memory.shared {
+		flat, err := e.backend.BufferData(b)
+		if err != nil {
+			return nil, err
+		}
+		return flat.([]T), nil
+	}
+	if cap(*buf) < n {
+		*buf = make([]T, n)
+	}
+	return (*buf)[:n], e.backend.BufferToFlatData(b, (*buf)[:n])
+}
+
+// release frees outputs.
+func (e *Engine) release(buffers ...backends.Buffer) {
+	for _, b := range buffers {
+		if b != nil {
+			_ = e.backend.BufferFinalize(b) // of no consequence: it is gone either way
+		}
+	}
+}

@@ -1,0 +1,394 @@
+package xla
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/gomlx/gomlx/backends"
+	"github.com/gomlx/gomlx/pkg/core/dtypes"
+	"github.com/gomlx/gomlx/pkg/core/shapes"
+
+	"github.com/firstpassage/fpa/quant"
+	"github.com/firstpassage/fpa/runtime/cache"
+	"github.com/firstpassage/fpa/runtime/cpu"
+	"github.com/firstpassage/fpa/runtime/engine"
+	"github.com/firstpassage/fpa/runtime/model"
+)
+
+// Session is one sequence.
+type Session struct {
+	e            *Engine
+	books        *cache.Cache
+	walks        []*cache.Walk // [layer]; nil without a walk
+	lastK, lastV *array        // [L, Hkv*d], [L, Hkv*dv], the unshifted projections of the last token; nil unless shifted
+	keys         *slots
+	inputs       map[int]*inputs // by the size of a chunk
+
+	moved []float32 // [Hf]
+	slots []int32   // [L][groups][N], where the keys of a chunk go
+	buf   hostBuffers
+}
+
+// hostBuffers hold outputs that the host cannot look at where they are.
+type hostBuffers struct {
+	key, value   []float32
+	field, level []float64
+	logits       []float32
+}
+
+// inputs are the arrays of a chunk size.
+type inputs struct{ tokens, x, cos, sin, from *array }
+
+// NewSession starts an empty sequence with a cache of the given type and policy.
+// It fails for cache types but F16 and F32, and for the modes measured and budget.
+func (e *Engine) NewSession(t quant.DType, p cache.Policy) (engine.Session, error) {
+	s, err := e.newSession(t, p)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (e *Engine) newSession(t quant.DType, p cache.Policy) (*Session, error) {
+	m := e.model
+	stored, err := e.cacheType(t)
+	if err != nil {
+		return nil, err
+	}
+	if p.Bound == nil && p.Mode != cache.Off {
+		p.Bound = e.logitBound(t)
+	}
+	p.SelfPenalised = m.SelfPenalised()
+	s := &Session{e: e, inputs: make(map[int]*inputs), moved: make([]float32, m.FieldHeads)}
+	if s.books, err = cache.NewRemote(cpu.CacheShape(m, t), p); err != nil {
+		return nil, err
+	}
+	if m.Field == model.FieldWalk {
+		for range m.Layers {
+			s.walks = append(s.walks, cache.NewWalk(m.FieldHeads))
+		}
+	}
+	err = try(func() error {
+		var err error
+		if m.KeyShift {
+			if s.lastK, err = e.newArray(shapes.Make(dtypes.Float32, m.Blocks, m.KVHeads*m.KeyDim)); err != nil {
+				return err
+			}
+		}
+		if m.ValueShift {
+			if s.lastV, err = e.newArray(shapes.Make(dtypes.Float32, m.Blocks, m.KVHeads*m.ValDim)); err != nil {
+				return err
+			}
+		}
+		s.keys, err = e.newSlots(stored, t == quant.F16, leastSlots)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// logitBound is the proved bound of the model's logits with a cache of type t, nil
+// where there is none. A file carries that of F16, which holds for F32 too.
+func (e *Engine) logitBound(t quant.DType) []float32 {
+	if e.model.LogitBound != nil {
+		return e.model.LogitBound
+	}
+	if _, done := e.bound[t]; !done {
+		e.bound[t] = e.model.LogitBounds(t)
+	}
+	return e.bound[t]
+}
+
+// Len is the number of tokens fed.
+func (s *Session) Len() int { return s.books.Tokens() }
+
+// CacheStats measures the cache. What is allocated are the slots on the device, of
+// which all heads of all layers have as many.
+func (s *Session) CacheStats() cache.Stats {
+	st := s.books.Stats()
+	st.BytesAllocated = s.keys.bytes()
+	return st
+}
+
+// Feed runs ids through the model, a chunk at a time; see engine.Session.
+func (s *Session) Feed(ids []int32, want func(position int) bool, each func(position int, logits []float32) error) error {
+	for i, id := range ids {
+		if id < 0 || int(id) >= s.e.model.VocabSize {
+			return fmt.Errorf("token %d of the input is id %d, the vocabulary has %d entries", i, id, s.e.model.VocabSize)
+		}
+	}
+	if want == nil {
+		last := s.Len() + len(ids) - 1
+		want = func(position int) bool { return position == last }
+	}
+	for len(ids) > 0 {
+		size := chunkSize(len(ids), s.e.chunk)
+		n := min(size, len(ids))
+		if err := try(func() error { return s.feedChunk(ids[:n], size, want, each) }); err != nil {
+			return err
+		}
+		ids = ids[n:]
+	}
+	return nil
+}
+
+// chunkSizes are the numbers of tokens that the decoder is compiled for.
+var chunkSizes = []int{1, 16, 64, 256, 512}
+
+// passTokens is how many more tokens cost as much as another pass over the
+// weights.
+const passTokens = 16
+
+// chunkSize is the size of the next chunk when n tokens are to be fed, not much
+// above most: a size that holds them all, if little of it stays empty, or else the
+// largest that they fill.
+func chunkSize(n, most int) int {
+	size := 1
+	for _, c := range chunkSizes {
+		if c > n {
+			if c <= max(most, chunkSizes[1]) && c-n <= max(passTokens, n/4) && n > 1 {
+				return c
+			}
+			break
+		}
+		if c <= most {
+			size = c
+		}
+	}
+	return size
+}
+
+func (s *Session) feedChunk(ids []int32, size int, want func(int) bool, each func(int, []float32) error) error {
+	e, n, first := s.e, len(ids), s.Len()
+	if err := s.keys.describe(s.books); err != nil {
+		return err
+	}
+	key := programKey{kind: decodeChunk, n: size, slots: s.keys.capacity, typ: s.keys.typ, f16: s.keys.f16}
+	p := e.program(key, (*builder).chunkGraph)
+	in, err := s.chunkInputs(ids, size)
+	if err != nil {
+		return err
+	}
+	out, err := e.run(p, in...)
+	if err != nil {
+		return err
+	}
+	defer e.release(out...)
+	logits, stream, keys, values, field, level := out[0], out[1], out[2], out[3], out[4], out[5]
+	rest := out[6:]
+	for _, last := range []*array{s.lastK, s.lastV} {
+		if last != nil {
+			if err := take(e, rest[0], last.floats()); err != nil {
+				return err
+			}
+			rest = rest[1:]
+		}
+	}
+	if err := s.takeIn(field, level, n, size); err != nil {
+		return err
+	}
+	if err := s.keys.resize(s.books); err != nil {
+		return err
+	}
+	if err := s.keys.write(keys, values, s.slots, n, size, &s.buf); err != nil {
+		return err
+	}
+	s.books.Advance(n)
+	return s.output(logits, stream, size, n, first, want, each)
+}
+
+// chunkInputs are the buffers that chunkGraph asks for.
+func (s *Session) chunkInputs(ids []int32, size int) ([]backends.Buffer, error) {
+	e, m := s.e, s.e.model
+	x := s.inputs[size]
+	if x == nil {
+		x = &inputs{}
+		half := m.RopeDim / 2
+		for _, a := range []struct {
+			to    **array
+			shape shapes.Shape
+		}{
+			{&x.tokens, shapes.Make(dtypes.Int32, 1)},
+			{&x.x, shapes.Make(dtypes.Float32, size, m.Hidden)},
+			{&x.cos, shapes.Make(dtypes.Float32, size, max(1, half))},
+			{&x.sin, shapes.Make(dtypes.Float32, size, max(1, half))},
+			{&x.from, shapes.Make(dtypes.Float64, m.Blocks, max(1, m.FieldHeads))},
+		} {
+			var err error
+			if *a.to, err = e.newArray(a.shape); err != nil {
+				return nil, err
+			}
+		}
+		s.inputs[size] = x
+	}
+	x.tokens.ints()[0] = int32(len(ids))
+	if err := s.embed(x.x.floats(), ids); err != nil {
+		return nil, err
+	}
+	s.turn(x.cos.floats(), x.sin.floats(), len(ids))
+	for i, w := range s.walks {
+		for h := range m.FieldHeads {
+			x.from.doubles()[i*m.FieldHeads+h] = w.From(h)
+		}
+	}
+	arrays := []*array{x.tokens, x.x}
+	if m.RopeDim > 0 {
+		arrays = append(arrays, x.cos, x.sin)
+	}
+	arrays = append(arrays, x.from)
+	for _, last := range []*array{s.lastK, s.lastV} {
+		if last != nil {
+			arrays = append(arrays, last)
+		}
+	}
+	var in []backends.Buffer
+	for _, a := range append(arrays, s.keys.level, s.keys.low) {
+		b, err := a.send()
+		if err != nil {
+			return nil, err
+		}
+		in = append(in, b)
+	}
+	return append(in, s.keys.buffers()...), nil
+}
+
+// embed looks the rows of the tokens up; those of padding keep what they were.
+func (s *Session) embed(x []float32, ids []int32) error {
+	m := s.e.model
+	rowBytes := len(m.Embed.Data) / m.VocabSize
+	for t, id := range ids {
+		row := m.Embed.Data[int(id)*rowBytes : (int(id)+1)*rowBytes]
+		if err := quant.Decode(x[t*m.Hidden:(t+1)*m.Hidden], m.Embed.Type, row); err != nil {
+			return fmt.Errorf("token_embd.weight, row %d: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// turn writes the cosines and sines of the rotary embedding of n new tokens.
+func (s *Session) turn(cos, sin []float32, n int) {
+	freq := s.e.model.InvFreq
+	for t := range n {
+		for i, f := range freq {
+			sin64, cos64 := math.Sincos(float64(s.Len()+t) * f)
+			cos[t*len(freq)+i], sin[t*len(freq)+i] = float32(cos64), float32(sin64)
+		}
+	}
+}
+
+// takeIn hands field and level of the chunk, buffers of [L, Hf, size] float64, to
+// the books, which choose the slots of the new keys and drop others.
+func (s *Session) takeIn(fieldOut, levelOut backends.Buffer, n, size int) error {
+	e, m := s.e, s.e.model
+	count := m.Blocks * max(1, m.FieldHeads) * size
+	field, err := view(e, fieldOut, count, &s.buf.field)
+	if err != nil {
+		return err
+	}
+	level, err := view(e, levelOut, count, &s.buf.level)
+	if err != nil {
+		return err
+	}
+	s.slots = s.slots[:0]
+	for i := range m.Layers {
+		groups := s.books.Groups(i)
+		heads := m.FieldHeads / len(groups)
+		for h := range m.FieldHeads {
+			if s.walks != nil {
+				s.moved[h] = s.walks[i].Reach(h, field[(i*m.FieldHeads+h)*size+n-1])
+			}
+		}
+		for g, group := range groups {
+			at := len(s.slots)
+			for range size {
+				s.slots = append(s.slots, -1)
+			}
+			first := i*m.FieldHeads + g*heads
+			group.Remote().Take(&cache.Fresh{
+				N: n, Stride: size,
+				Field: field[first*size : (first+heads)*size], Level: level[first*size : (first+heads)*size],
+				Moved: s.moved[g*heads : (g+1)*heads], Inclusive: m.Interval == model.Inclusive,
+				Slots: s.slots[at : at+n],
+			})
+		}
+	}
+	return nil
+}
+
+// outputRowsAtOnce is the number of rows whose logits are computed at a time.
+const outputRowsAtOnce = 32
+
+// output passes on the logits of the tokens of the chunk that are wanted: those of
+// the last one are there, the others are computed of the residual stream.
+func (s *Session) output(last, stream backends.Buffer, size, n, first int, want func(int) bool, each func(int, []float32) error) error {
+	m := s.e.model
+	var rows []int32
+	for t := range n {
+		if want(first + t) {
+			rows = append(rows, int32(t))
+		}
+	}
+	for len(rows) > 0 {
+		here := rows[:1]
+		if int(rows[0]) < n-1 {
+			here = rows[:min(len(rows), outputRowsAtOnce)]
+		}
+		rows = rows[len(here):]
+		logits, err := s.logits(last, stream, here, size, n)
+		if err != nil {
+			return err
+		}
+		for i, t := range here {
+			row := logits[i*m.VocabSize : (i+1)*m.VocabSize]
+			if err := finite(row, first+int(t)); err != nil {
+				return err
+			}
+			if err := each(first+int(t), row); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// logits are those of some rows of the chunk.
+func (s *Session) logits(last, stream backends.Buffer, rows []int32, size, n int) ([]float32, error) {
+	e := s.e
+	if int(rows[0]) == n-1 {
+		logits := grow(&s.buf.logits, e.model.VocabSize)
+		return logits, take(e, last, logits)
+	}
+	numbers := make([]int32, outputRowsAtOnce)
+	copy(numbers, rows)
+	in, err := e.backend.BufferFromFlatData(0, numbers, shapes.Make(dtypes.Int32, len(numbers), 1))
+	if err != nil {
+		return nil, err
+	}
+	defer e.release(in)
+	out, err := e.run(e.program(programKey{kind: outputRows, n: size, slots: len(numbers)}, (*builder).outputGraph), stream, in)
+	if err != nil {
+		return nil, err
+	}
+	defer e.release(out...)
+	logits := grow(&s.buf.logits, len(numbers)*e.model.VocabSize)
+	return logits, take(e, out[0], logits)
+}
+
+// finite checks that no logit is NaN or infinite.
+func finite(logits []float32, position int) error {
+	for id, l := range logits {
+		if d := l - l; d != 0 {
+			return fmt.Errorf("the logit of token %d at position %d is %g: the weights are damaged, or overflow", id, position, l)
+		}
+	}
+	return nil
+}
+
+func grow[T any](v *[]T, n int) []T {
+	if cap(*v) < n {
+		*v = make([]T, n)
+	}
+	return (*v)[:n]
+}

@@ -1,0 +1,374 @@
+package xla
+
+import (
+	"github.com/gomlx/gomlx/backends"
+	"github.com/gomlx/gomlx/pkg/core/dtypes"
+	gx "github.com/gomlx/gomlx/pkg/core/graph"
+	"github.com/gomlx/gomlx/pkg/core/shapes"
+	"github.com/x448/float16"
+
+	"github.com/firstpassage/fpa/ops/graph"
+	"github.com/firstpassage/fpa/runtime/cache"
+)
+
+// leastSlots is the smallest capacity of a cache.
+const leastSlots = 256
+
+// slots are K and V on the device, as many slots for every head of every layer,
+// with their levels and lows.
+//
+// Where the host can write to the device's memory it copies the rows of new keys to
+// their slots; nothing else is touched. Elsewhere a program makes a new cache of
+// the old one and the rows: gomlx does not say in its programs that an input may be
+// overwritten.
+type slots struct {
+	e          *Engine
+	typ        dtypes.DType
+	f16        bool // K and V were rounded to F16
+	capacity   int
+	key, value []*array // [layer], [1, Hkv, capacity, d] and [1, Hkv, capacity, dv]
+	level, low *array   // [L, Hf, capacity]
+}
+
+// newSlots makes empty slots.
+func (e *Engine) newSlots(typ dtypes.DType, f16 bool, capacity int) (*slots, error) {
+	k := &slots{e: e, typ: typ, f16: f16}
+	if err := k.allocate(capacity); err != nil {
+		return nil, err
+	}
+	if !e.memory.shared {
+		none := make([][][]float32, len(k.key))
+		for i := range none {
+			none[i] = make([][]float32, e.model.KVHeads)
+		}
+		return k, k.fill(none, none)
+	}
+	return k, nil
+}
+
+// shapes are those of K and V of a layer.
+func (k *slots) shapes(capacity int) (key, value shapes.Shape) {
+	m := k.e.model
+	return shapes.Make(k.typ, 1, m.KVHeads, capacity, m.KeyDim), shapes.Make(k.typ, 1, m.KVHeads, capacity, m.ValDim)
+}
+
+// allocate makes new arrays. Those of K and V are empty where the host can write to
+// them, and elsewhere have no buffer yet, and never have a copy on the host.
+func (k *slots) allocate(capacity int) (err error) {
+	e, m := k.e, k.e.model
+	k.capacity = capacity
+	k.key, k.value = make([]*array, m.Blocks), make([]*array, m.Blocks)
+	key, value := k.shapes(capacity)
+	for i := range k.key {
+		if !e.memory.shared {
+			k.key[i], k.value[i] = &array{backend: e.backend, shape: key}, &array{backend: e.backend, shape: value}
+			continue
+		}
+		if k.key[i], err = e.newArray(key); err != nil {
+			return err
+		}
+		if k.value[i], err = e.newArray(value); err != nil {
+			return err
+		}
+	}
+	fields := shapes.Make(dtypes.Float32, m.Blocks, max(1, m.FieldHeads), capacity)
+	if k.level, err = e.newArray(fields); err != nil {
+		return err
+	}
+	k.low, err = e.newArray(fields)
+	return err
+}
+
+// bytes is what the slots take on the device.
+func (k *slots) bytes() int64 {
+	key, value := k.shapes(k.capacity)
+	n := int64(len(k.key)) * int64(key.Memory()+value.Memory())
+	if k.e.model.FieldHeads > 0 {
+		n += 2 * int64(k.level.shape.Memory())
+	}
+	return n
+}
+
+// buffers are K and V of each layer, in the order of chunkGraph.
+func (k *slots) buffers() []backends.Buffer {
+	var list []backends.Buffer
+	for i := range k.key {
+		list = append(list, k.key[i].buffer, k.value[i].buffer)
+	}
+	return list
+}
+
+// describe writes levels and lows as the books have them.
+func (k *slots) describe(books *cache.Cache) error {
+	m := k.e.model
+	level, low := k.level.floats(), k.low.floats()
+	if m.FieldHeads == 0 {
+		// Nothing is ever dropped, so the slots in use are the first ones.
+		tokens := books.Tokens()
+		for i := range level {
+			level[i] = 0
+			if i%k.capacity >= tokens {
+				level[i] = posInf
+			}
+		}
+		return nil
+	}
+	for i := range m.Layers {
+		groups := books.Groups(i)
+		width := m.FieldHeads / len(groups) * k.capacity
+		for g, group := range groups {
+			at := (i*len(groups) + g) * width
+			group.Remote().Fields(level[at:at+width], low[at:at+width], k.capacity)
+		}
+	}
+	return nil
+}
+
+// resize follows the books: the capacity is doubled until all slots in use fit, and
+// halved once a quarter would do.
+func (k *slots) resize(books *cache.Cache) error {
+	used := 0
+	for i := range k.key {
+		for _, g := range books.Groups(i) {
+			used = max(used, g.Remote().Slots())
+		}
+	}
+	capacity := k.capacity
+	for capacity < used {
+		capacity *= 2
+	}
+	for capacity > leastSlots && 4*used <= capacity {
+		capacity /= 2
+	}
+	if capacity == k.capacity {
+		return nil
+	}
+	old := *k
+	defer func() {
+		for _, list := range [][]*array{old.key, old.value, {old.level, old.low}} {
+			for _, a := range list {
+				a.free()
+			}
+		}
+	}()
+	if k.e.memory.shared {
+		if err := k.allocate(capacity); err != nil {
+			return err
+		}
+		for i := range k.key {
+			copyRows(k.key[i], old.key[i])
+			copyRows(k.value[i], old.value[i])
+		}
+		return nil
+	}
+	key := programKey{kind: resizeSlots, slots: old.capacity, to: capacity, typ: k.typ}
+	out, err := k.e.run(k.e.program(key, (*builder).resizeGraph), old.buffers()...)
+	if err != nil {
+		return err
+	}
+	if err := k.allocate(capacity); err != nil {
+		return err
+	}
+	k.adopt(out)
+	return nil
+}
+
+// adopt takes buffers in the order of chunkGraph for K and V.
+func (k *slots) adopt(buffers []backends.Buffer) {
+	for i := range k.key {
+		for j, a := range []*array{k.key[i], k.value[i]} {
+			a.free()
+			a.buffer = buffers[2*i+j]
+		}
+	}
+}
+
+// resizeGraph is K and V of all layers with another number of slots.
+func (b *builder) resizeGraph() []*gx.Node {
+	m, from, to := b.e.model, b.key.slots, b.key.to
+	var out []*gx.Node
+	for i := range m.Layers {
+		for j, width := range []int{m.KeyDim, m.ValDim} {
+			x := b.input(layerName(i)+[]string{"K", "V"}[j], b.key.typ, 1, m.KVHeads, from, width)
+			if to < from {
+				x = gx.SliceAxis(x, 2, gx.AxisRange(0, to))
+			} else {
+				more := gx.Zeros(b.g, shapes.Make(b.key.typ, 1, m.KVHeads, to-from, width))
+				x = gx.Concatenate([]*gx.Node{x, more}, 2)
+			}
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// copyRows copies the slots that two arrays [1, Hkv, S, width] have in common.
+func copyRows(to, from *array) {
+	d, f := to.shape.Dimensions, from.shape.Dimensions
+	heads, n, width := d[1], min(d[2], f[2]), d[3]
+	dst, src := to.floats(), from.floats()
+	for h := range heads {
+		copy(dst[h*d[2]*width:(h*d[2]+n)*width], src[h*f[2]*width:])
+	}
+}
+
+// write puts K and V of n new tokens, buffers of [L, Hkv, size, width], into their
+// slots: at[layer][group][size], -1 for a key that is not kept.
+func (k *slots) write(key, value backends.Buffer, at []int32, n, size int, buf *hostBuffers) error {
+	m := k.e.model
+	groups := len(at) / size / m.Blocks
+	if !k.e.memory.shared {
+		return k.writeThere(key, value, at, groups, size)
+	}
+	for _, x := range []struct {
+		from  backends.Buffer
+		to    []*array
+		buf   *[]float32
+		width int
+	}{{key, k.key, &buf.key, m.KeyDim}, {value, k.value, &buf.value, m.ValDim}} {
+		rows, err := view(k.e, x.from, m.Blocks*m.KVHeads*size*x.width, x.buf)
+		if err != nil {
+			return err
+		}
+		for i := range x.to {
+			dst := x.to[i].floats()
+			for h := range m.KVHeads {
+				slot := at[(i*groups+h*groups/m.KVHeads)*size:]
+				for t := range n {
+					if s := int(slot[t]); s >= 0 {
+						copy(dst[(h*k.capacity+s)*x.width:][:x.width], rows[((i*m.KVHeads+h)*size+t)*x.width:])
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// writeThere is write where only a program can do it.
+func (k *slots) writeThere(key, value backends.Buffer, at []int32, groups, size int) error {
+	e, m := k.e, k.e.model
+	there := k.groups()
+	numbers := make([]int32, 0, m.Blocks*there*size)
+	for i := range m.Blocks {
+		// Without a field all groups of the books hold the same keys.
+		numbers = append(numbers, at[i*groups*size:(i*groups+there)*size]...)
+	}
+	in, err := e.backend.BufferFromFlatData(0, numbers, shapes.Make(dtypes.Int32, m.Blocks, there, size))
+	if err != nil {
+		return err
+	}
+	defer e.release(in)
+	p := e.program(programKey{kind: writeSlots, n: size, slots: k.capacity, typ: k.typ}, (*builder).writeGraph)
+	out, err := e.run(p, append([]backends.Buffer{key, value, in}, k.buffers()...)...)
+	if err != nil {
+		return err
+	}
+	k.adopt(out)
+	return nil
+}
+
+// groups is the number of groups of heads that share their slots, as the operator
+// sees it.
+func (k *slots) groups() int { return min(k.e.model.KVHeads, max(1, k.e.model.FieldHeads)) }
+
+// writeGraph is K and V of all layers with new rows.
+//
+// Inputs: K and V of the new tokens, [L, Hkv, N, d] and [L, Hkv, N, dv]; their slots,
+// [L, G, N] int32; K and V of each layer, in the order of chunkGraph.
+func (b *builder) writeGraph() []*gx.Node {
+	m, n, s := b.e.model, b.key.n, b.key.slots
+	fieldHeads := max(1, m.FieldHeads)
+	key := b.input("K", b.key.typ, m.Blocks, m.KVHeads, n, m.KeyDim)
+	value := b.input("V", b.key.typ, m.Blocks, m.KVHeads, n, m.ValDim)
+	at := b.input("slots", dtypes.Int32, m.Blocks, min(m.KVHeads, fieldHeads), n)
+	var out []*gx.Node
+	for i := range m.Layers {
+		layer := func(x *gx.Node) *gx.Node { return gx.SliceAxis(x, 0, gx.AxisElem(i)) }
+		cache := graph.NewCache(b.g, b.key.typ, 1, m.KVHeads, fieldHeads, s, m.KeyDim, m.ValDim)
+		cache.Key = b.input(layerName(i)+"K", b.key.typ, 1, m.KVHeads, s, m.KeyDim)
+		cache.Value = b.input(layerName(i)+"V", b.key.typ, 1, m.KVHeads, s, m.ValDim)
+		fresh := graph.NewCache(b.g, b.key.typ, 1, m.KVHeads, fieldHeads, n, m.KeyDim, m.ValDim)
+		fresh.Key, fresh.Value = layer(key), layer(value)
+		next := cache.Write(fresh, layer(at))
+		out = append(out, next.Key, next.Value)
+	}
+	return out
+}
+
+// host returns a function that finds K and V of a slot in float32, and that may be
+// called until the next chunk.
+func (k *slots) host() (cache.Row, error) {
+	m := k.e.model
+	key, err := k.floats(k.key)
+	if err != nil {
+		return nil, err
+	}
+	value, err := k.floats(k.value)
+	if err != nil {
+		return nil, err
+	}
+	return func(layer, head, slot int) (_, _ []float32) {
+		at := head*k.capacity + slot
+		return key[layer][at*m.KeyDim : (at+1)*m.KeyDim], value[layer][at*m.ValDim : (at+1)*m.ValDim]
+	}, nil
+}
+
+// floats are arrays of K or V in float32, where they are or as a copy.
+func (k *slots) floats(list []*array) ([][]float32, error) {
+	out := make([][]float32, len(list))
+	for i, a := range list {
+		switch {
+		case k.e.memory.shared:
+			out[i] = a.floats()
+			continue
+		case k.typ == dtypes.Float32:
+			out[i] = make([]float32, a.shape.Size())
+			if err := take(k.e, a.buffer, out[i]); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		narrow := make([]float16.Float16, a.shape.Size())
+		if err := take(k.e, a.buffer, narrow); err != nil {
+			return nil, err
+		}
+		out[i] = make([]float32, len(narrow))
+		for j, x := range narrow {
+			out[i][j] = x.Float32()
+		}
+	}
+	return out, nil
+}
+
+// fill puts rows [layer][head], each with the slots that it has, into empty arrays.
+func (k *slots) fill(key, value [][][]float32) error {
+	for _, x := range []struct {
+		to   []*array
+		from [][][]float32
+	}{{k.key, key}, {k.value, value}} {
+		for i, a := range x.to {
+			if !k.e.memory.shared {
+				a.flat = a.makeFlat()
+			}
+			width := a.shape.Size() / len(x.from[i])
+			for h, rows := range x.from[i] {
+				switch flat := a.flat.(type) {
+				case []float32:
+					copy(flat[h*width:], rows)
+				case []float16.Float16:
+					for j, v := range rows {
+						flat[h*width+j] = float16.Fromfloat32(v)
+					}
+				}
+			}
+			if _, err := a.send(); err != nil {
+				return err
+			}
+			if !k.e.memory.shared {
+				a.flat = nil
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+// Package xla runs a model as a gomlx graph: by XLA on a processor or a GPU, or,
+// to check the graph without any plugin, by gomlx's own pure-Go backend.
+//
+// It is an engine.Engine like package cpu and agrees with it to the rounding of
+// float32. The decoder is one graph, compiled for each pair of a chunk size and a
+// cache capacity that comes up; both are rounded up to a few sizes, so that the
+// number of compilations of a run of any length is small. Weights are uploaded
+// once. K and V stay on the device, in slots that the host gives out and takes
+// back: what the graph needs to know of them, and all that eviction looks at, are
+// the level and the low of each slot, which package cache keeps by the same code as
+// for the CPU engine.
+//
+// The field of a walk is summed in float64 in the graph. The host gets field and
+// level of the chunk in float64, so that no precision is lost to where a chunk is
+// cut, and moves their base by whole numbers.
+//
+// On a processor weights are widened to float32 when they are loaded, since XLA
+// would widen a whole matrix of half precision in every call. Elsewhere F16 and
+// BF16 matrices stay as they are, and quantised ones become F16.
+//
+// gomlx reports errors by panicking; every call into it goes through try, which
+// returns them.
+package xla
+
+import (
+	"fmt"
+	"math"
+	"runtime/debug"
+
+	"github.com/gomlx/gomlx/backends"
+	"github.com/gomlx/gomlx/pkg/core/dtypes"
+
+	"github.com/firstpassage/fpa/quant"
+	"github.com/firstpassage/fpa/runtime/model"
+)
+
+// Options configure an engine.
+type Options struct {
+	Chunk int // tokens fed at a time in prefill, at most 512; 0: 512
+}
+
+// DefaultChunk is the number of tokens that prefill feeds at a time.
+const DefaultChunk = 512
+
+// Engine runs one model; it is an engine.Engine. One of its sessions runs at a
+// time.
+type Engine struct {
+	model    *model.Model
+	backend  backends.Backend
+	memory   memory
+	chunk    int
+	weights  map[string]*array
+	programs map[programKey]*program
+	stats    Stats
+	bound    map[quant.DType][]float32
+	closed   bool
+}
+
+// Stats says what an engine did besides running.
+type Stats struct {
+	Compilations   int
+	CompileSeconds float64
+	WeightBytes    int64 // on the device
+}
+
+// memory says what is special about a device's.
+type memory struct {
+	shared bool // the host can write to it
+	half   bool // numbers of half precision are computed with as they are
+}
+
+// newEngine uploads a model to a backend, which the engine then owns.
+func newEngine(m *model.Model, b backends.Backend, mem memory, o Options) (*Engine, error) {
+	if o.Chunk == 0 {
+		o.Chunk = DefaultChunk
+	}
+	if o.Chunk < 1 {
+		b.Finalize()
+		return nil, fmt.Errorf("a batch of %d tokens, expected at least 1", o.Chunk)
+	}
+	e := &Engine{
+		model: m, backend: b, memory: mem, chunk: min(o.Chunk, DefaultChunk),
+		weights: make(map[string]*array), programs: make(map[programKey]*program), bound: make(map[quant.DType][]float32),
+	}
+	if err := try(e.upload); err != nil {
+		e.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// Threads is the number of threads that the engine uses on the processor: XLA
+// decides that by itself, so it is not known.
+func (e *Engine) Threads() int { return 0 }
+
+// Description names the backend and its devices.
+func (e *Engine) Description() string { return e.backend.Description() }
+
+// Stats says what the engine did so far.
+func (e *Engine) Stats() Stats { return e.stats }
+
+// Close ends the engine and frees what it has on the device.
+func (e *Engine) Close() {
+	if e.closed {
+		return
+	}
+	e.closed = true
+	// Nothing can be done about an error here.
+	_ = try(func() error {
+		for _, p := range e.programs {
+			p.graph.Finalize()
+		}
+		for _, w := range e.weights {
+			w.free()
+		}
+		e.backend.Finalize()
+		return nil
+	})
+}
+
+// try runs f and returns a panic of gomlx in it as an error. Weights are read from
+// a mapped file; a memory fault there becomes an error too.
+func try(f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case interface{ Addr() uintptr }:
+			err = fmt.Errorf("the model file could not be read at address %#x: it was changed or cut short while it was in use; load it again", r.Addr())
+		case error:
+			err = fmt.Errorf("gomlx: %w", r)
+		default:
+			err = fmt.Errorf("gomlx: %v", r)
+		}
+	}()
+	return f()
+}
+
+// cacheType checks that K and V can be of a type, and says how they are stored:
+// on a processor in float32, whatever they are rounded to.
+func (e *Engine) cacheType(t quant.DType) (dtypes.DType, error) {
+	switch {
+	case t == quant.F32, t == quant.F16 && !e.memory.half:
+		return dtypes.Float32, nil
+	case t == quant.F16:
+		return dtypes.Float16, nil
+	}
+	return dtypes.InvalidDType, fmt.Errorf("cache type %s is not supported by this engine, expected f16 or f32", t)
+}
+
+var posInf = float32(math.Inf(1))
