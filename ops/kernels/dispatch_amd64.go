@@ -36,7 +36,7 @@ func dot(a, b []float32) float32 {
 		return dotGo(a, b)
 	}
 	var sum float32
-	rowsF32(&sum, unsafe.Pointer(&a[0]), 0, b, 1, 1)
+	rowsF32(&sum, unsafe.Pointer(&a[0]), 0, b, 1, 1, 0)
 	return sum
 }
 
@@ -189,7 +189,7 @@ func keyDotsF16(s, q []float32, k []uint16, scale float32) {
 		keyDotsF16Go(s, q, k, scale)
 		return
 	}
-	gemv(quant.F16, &s[0], unsafe.Pointer(&k[0]), 2*len(q), q, len(s), scale)
+	gemv(quant.F16, &s[0], unsafe.Pointer(&k[0]), 2*len(q), q, len(s), scale, keysAhead)
 }
 
 func keyDotsF32(s, q, k []float32, scale float32) {
@@ -197,7 +197,7 @@ func keyDotsF32(s, q, k []float32, scale float32) {
 		keyDotsF32Go(s, q, k, scale)
 		return
 	}
-	rowsF32(&s[0], unsafe.Pointer(&k[0]), 4*len(q), q, len(s), scale)
+	rowsF32(&s[0], unsafe.Pointer(&k[0]), 4*len(q), q, len(s), scale, keysAhead)
 }
 
 func accumulateF16(y, p []float32, v []uint16) {
@@ -224,8 +224,12 @@ func accumulateF32(y, p, v []float32) {
 
 func prefetchBytes(p unsafe.Pointer, n int) { prefetch((*byte)(p), (n+63)/64) }
 
-// ahead is how far in bytes beyond the data in use memory is asked for.
-const ahead = 2048
+// How far in bytes beyond the data in use memory is asked for: weights are read
+// from one end to the other, and from memory; keys lie in pieces of a few kilobytes.
+const (
+	weightsAhead = 8192
+	keysAhead    = 2048
+)
 
 // hasRows reports whether gemv reads the type in place.
 func hasRows(t quant.DType) bool {
@@ -238,7 +242,7 @@ func hasRows(t quant.DType) bool {
 
 // gemv sets y[r] = scale * row r of w times x, for rows stride bytes apart. A
 // scale other than 1 is for the types without blocks.
-func gemv(t quant.DType, y *float32, w unsafe.Pointer, stride int, x []float32, rows int, scale float32) {
+func gemv(t quant.DType, y *float32, w unsafe.Pointer, stride int, x []float32, rows int, scale float32, ahead int) {
 	p, cols, wide := (*byte)(w), len(x), current == avx512
 	switch {
 	case t == quant.F16 && wide:
@@ -282,11 +286,11 @@ func gemv(t quant.DType, y *float32, w unsafe.Pointer, stride int, x []float32, 
 	case t == quant.Q6_K:
 		gemvQ6KAVX2(y, p, stride, &x[0], cols/256, rows, ahead)
 	default:
-		rowsF32(y, w, stride, x, rows, scale)
+		rowsF32(y, w, stride, x, rows, scale, ahead)
 	}
 }
 
-func rowsF32(y *float32, w unsafe.Pointer, stride int, x []float32, rows int, scale float32) {
+func rowsF32(y *float32, w unsafe.Pointer, stride int, x []float32, rows int, scale float32, ahead int) {
 	if current == avx512 {
 		gemvF32AVX512(y, (*byte)(w), stride, &x[0], len(x), rows, scale, ahead)
 	} else {
@@ -324,7 +328,7 @@ func matMulFew(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, 
 			t, data, stride = quant.F32, unsafe.Pointer(&block[0]), 4*w.Cols
 		}
 		for v := range n {
-			gemv(t, &y[v*ldy+r], data, stride, x[v*ldx:v*ldx+w.Cols], m, 1)
+			gemv(t, &y[v*ldy+r], data, stride, x[v*ldx:v*ldx+w.Cols], m, 1, weightsAhead)
 		}
 	}
 }
@@ -538,9 +542,9 @@ func keyDotsQ8(s, q []float32, k []int8, scales []float32, scale float32) {
 	}
 	p, d := (*byte)(unsafe.Pointer(&k[0])), len(q)
 	if current == avx2 {
-		gemvI8AVX2(&s[0], p, d, &q[0], d, len(s), scale, ahead)
+		gemvI8AVX2(&s[0], p, d, &q[0], d, len(s), scale, keysAhead)
 	} else {
-		gemvI8AVX512(&s[0], p, d, &q[0], d, len(s), scale, ahead)
+		gemvI8AVX512(&s[0], p, d, &q[0], d, len(s), scale, keysAhead)
 	}
 	mul(s, scales)
 }

@@ -255,30 +255,37 @@ type job struct {
 	y []float32
 }
 
-// rowsPerTask is the number of matrix rows that a worker takes at a time, and
-// smallWork the number of multiplications below which one thread does it all.
-const (
-	rowsPerTask = 32
-	smallWork   = 1 << 15
-)
+// smallWork is the number of multiplications below which one thread does it all.
+const smallWork = 1 << 15
+
+// rowsPerTask is the number of rows of a matrix that a worker takes at a time: so
+// many that memory is read in long runs, and so few that a thread which is slower
+// than the others, or was interrupted, does not keep them waiting long.
+func (e *Engine) rowsPerTask(rows int) int {
+	const tasksPerThread = 4
+	n := (rows + tasksPerThread*e.Threads() - 1) / (tasksPerThread * e.Threads())
+	return max(32, (n+3)&^3)
+}
 
 // project computes y = W x + bias for several projections of x [n, in].
 func (s *Session) project(n, in int, x []float32, jobs ...job) {
 	tasks := 0
 	work := 0
 	for _, j := range jobs {
-		tasks += (j.l.W.Rows + rowsPerTask - 1) / rowsPerTask
+		step := s.e.rowsPerTask(j.l.W.Rows)
+		tasks += (j.l.W.Rows + step - 1) / step
 		work += n * j.l.W.Rows * in
 	}
 	task := func(worker, task int) {
 		for _, j := range jobs {
 			rows := j.l.W.Rows
-			here := (rows + rowsPerTask - 1) / rowsPerTask
+			step := s.e.rowsPerTask(rows)
+			here := (rows + step - 1) / step
 			if task >= here {
 				task -= here
 				continue
 			}
-			lo, hi := task*rowsPerTask, min((task+1)*rowsPerTask, rows)
+			lo, hi := task*step, min((task+1)*step, rows)
 			kernels.MatMul(j.y, rows, j.l.W, x, in, n, lo, hi, s.e.scratch[worker])
 			if j.l.Bias != nil {
 				for t := range n {
