@@ -180,6 +180,9 @@ func runBench(ctx context.Context, stdin io.Reader, w io.Writer, f *benchFlags) 
 	if err := f.check(); err != nil {
 		return err
 	}
+	if f.audit {
+		return cli.Usage("--cache-audit runs everything twice, which makes no speed worth measuring; use it with fparun eval")
+	}
 	b := &bench{f: f, progress: cli.NewProgress(false)}
 	if err := b.open(stdin); err != nil {
 		return err

@@ -173,6 +173,7 @@ func TestBenchRefusals(t *testing.T) {
 		{"99999999 tokens", []string{"-p", "99999999"}},
 		{"--output", []string{"-o", "xml"}},
 		{"--batch", []string{"-b", "0"}},
+		{"--cache-audit", []string{"--cache-audit"}},
 		{"depth", []string{"-d", "1,x"}},
 	} {
 		mustFail(t, 2, c.says, append([]string{"bench", "-m", passkey}, c.args...)...)

@@ -452,3 +452,20 @@ func TestParseKeep(t *testing.T) {
 		}
 	}
 }
+
+// TestAuditIsTold: what was asked for comes out without further flags.
+func TestAuditIsTold(t *testing.T) {
+	m, dir := gguf(t), t.TempDir()
+	ids := filepath.Join(dir, "ids")
+	if err := os.WriteFile(ids, []byte("1 2 3 4 5 6 7 8 9 10"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"-m", m, "-p", "The red", "-n", "2", "--temp", "0"},
+		{"logits", "-m", m, "--ids-file", ids, "-o", filepath.Join(dir, "logits"), "--cache", "exact"},
+	} {
+		if _, stderr := mustRun(t, append(args, "--cache-audit")...); strings.Count(stderr, "audit: ") != 1 {
+			t.Errorf("%v: %q tells no audit", args, stderr)
+		}
+	}
+}

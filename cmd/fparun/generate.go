@@ -250,6 +250,8 @@ func generateText(ctx context.Context, stdout, stderr io.Writer, f *generateFlag
 		if report != nil {
 			report.print(stderr)
 		}
+	} else if f.audit {
+		printCache(stderr, r.session.CacheStats())
 	}
 	if unsaved != nil {
 		return unsaved

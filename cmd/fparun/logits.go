@@ -38,7 +38,9 @@ The cache keeps every key in float32 unless the flags say otherwise.`,
 		Example: `  fparun tokenize -m passkey.gguf -p "The red key is" --ids > ids.txt
   fparun logits -m passkey.gguf --ids-file ids.txt --positions 0,-1 -o logits.safetensors`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return runLogits(c.Context(), c.InOrStdin(), &f) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			return runLogits(c.Context(), c.InOrStdin(), c.ErrOrStderr(), &f)
+		},
 	}
 	fl := c.Flags()
 	f.add(fl, cache.Off, "f32")
@@ -49,7 +51,7 @@ The cache keeps every key in float32 unless the flags say otherwise.`,
 	return c
 }
 
-func runLogits(ctx context.Context, stdin io.Reader, f *logitsFlags) error {
+func runLogits(ctx context.Context, stdin io.Reader, stderr io.Writer, f *logitsFlags) error {
 	if f.ids == "" || f.output == "" {
 		return cli.Usage("--ids-file and --output are needed")
 	}
@@ -108,6 +110,9 @@ func runLogits(ctx context.Context, stdin io.Reader, f *logitsFlags) error {
 		places = binary.LittleEndian.AppendUint64(places, uint64(p))
 	}
 	n := int64(len(positions))
+	if f.audit {
+		printCache(stderr, r.session.CacheStats())
+	}
 	return safetensors.WriteFile(f.output, f.force, []safetensors.Tensor{
 		{Name: "logits", DType: quant.F32, Shape: format.Shape{n, int64(vocab)}, Data: data},
 		{Name: "positions", DType: quant.I64, Shape: format.Shape{n}, Data: places},
