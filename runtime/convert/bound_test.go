@@ -101,7 +101,7 @@ func TestFoxBounds(t *testing.T) {
 		ids := openGolden(t, golden[0]).ints("ids.64")
 		cases++
 		src, _ := open(t, folder)
-		for _, typ := range []quant.DType{quant.F16, quant.Q8_0} {
+		for _, typ := range []quant.DType{quant.F16, quant.Q8_0, quant.Q4_K} {
 			_, m := converted(t, src, typ)
 			if len(m.LogitBound) != m.Blocks*m.Heads {
 				t.Fatalf("%s: the %s file has %d bounds, expected %d", dir, typ, len(m.LogitBound), m.Blocks*m.Heads)
