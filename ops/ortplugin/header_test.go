@@ -10,12 +10,13 @@ import (
 )
 
 // headerModule is a Go module in which the header of ONNX Runtime lies. It is
-// downloaded by this test alone, and no part of the build.
+// downloaded by tests alone, and no part of the build.
 const headerModule = "github.com/yalue/onnxruntime_go@v1.27.0"
 
-// TestHeader compiles the declarations of ort.h beside the real header and compares
-// them. FPA_ORT_INCLUDE names the folder of another onnxruntime_c_api.h.
-func TestHeader(t *testing.T) {
+// compile compiles a C file of testdata with the header of ONNX Runtime and returns
+// the program's path. FPA_ORT_INCLUDE names the folder of another onnxruntime_c_api.h.
+func compile(t *testing.T, source string, args ...string) string {
+	t.Helper()
 	missing := func(why ...any) {
 		t.Helper()
 		if os.Getenv("FPA_REQUIRE_ORACLES") == "1" {
@@ -23,12 +24,12 @@ func TestHeader(t *testing.T) {
 		}
 		t.Skip(why...)
 	}
-	cc, err := exec.Command("go", "env", "CC").Output()
+	out, err := exec.Command("go", "env", "CC").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	compiler := strings.TrimSpace(string(cc))
-	if _, err := exec.LookPath(compiler); err != nil {
+	cc := strings.TrimSpace(string(out))
+	if _, err := exec.LookPath(cc); err != nil {
 		missing("no C compiler: ", err)
 	}
 	include := os.Getenv("FPA_ORT_INCLUDE")
@@ -42,12 +43,17 @@ func TestHeader(t *testing.T) {
 		}
 		include = module.Dir
 	}
-	program := filepath.Join(t.TempDir(), "header")
-	cmd := exec.Command(compiler, "-std=gnu11", "-w", "-I", include, "-I", ".", "-o", program, filepath.Join("testdata", "header.c"))
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %v\n%s", cmd, err, out)
+	program := filepath.Join(t.TempDir(), "program")
+	args = append([]string{"-std=gnu11", "-w", "-I", include, "-I", ".", "-o", program, filepath.Join("testdata", source)}, args...)
+	if out, err := exec.Command(cc, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %s: %v\n%s", cc, args, err, out)
 	}
-	out, err := exec.Command(program).CombinedOutput()
+	return program
+}
+
+// TestHeader compares the declarations of ort.h with the real header.
+func TestHeader(t *testing.T) {
+	out, err := exec.Command(compile(t, "header.c")).CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil {
 		t.Fatal(err)

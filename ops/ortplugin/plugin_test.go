@@ -56,6 +56,7 @@ func (m model) write(t *testing.T) string {
 		}
 		in[i] = b.Input(x.name, onnx.TensorOf(typ, dims...))
 	}
+	m.options.Names = onnxbody.OutputNames
 	out, err := onnxbody.Node(b, onnxbody.Inputs{
 		Query: in[0], Key: in[1], Value: in[2], Field: in[3], Level: in[4], Slope: in[5],
 		PastKey: in[6], PastValue: in[7], PastLevel: in[8], PastLow: in[9],
@@ -246,7 +247,7 @@ func compare(t *testing.T, m model, got []onnxtest.Tensor, w *reference.Operands
 // TestOnnxRuntime holds the plugin in ONNX Runtime, called from Python, against
 // float64.
 func TestOnnxRuntime(t *testing.T) {
-	python := onnxtest.Start(t, onnxtest.Plugin(t))
+	engine := onnxtest.Start(t, onnxtest.Plugin(t))
 	for n, m := range []model{
 		{past: true},
 		{past: true, half: true},
@@ -256,7 +257,7 @@ func TestOnnxRuntime(t *testing.T) {
 		{past: true, outputs: 3},
 	} {
 		t.Run(fmt.Sprintf("%d %+v", n, m), func(t *testing.T) {
-			s := python.Load(t, m.write(t), onnxtest.Runtime)
+			s := engine.Load(t, m.write(t), onnxtest.Runtime)
 			r := rand.New(rand.NewPCG(1, uint64(n)))
 			for range 60 {
 				pick := func(n ...int) int { return n[r.IntN(len(n))] }
@@ -373,9 +374,9 @@ func cut(x onnxtest.Tensor, from, to int) onnxtest.Tensor {
 
 // TestStatus: what does not fit is an error in Python, and the session goes on.
 func TestStatus(t *testing.T) {
-	python := onnxtest.Start(t, onnxtest.Plugin(t))
+	engine := onnxtest.Start(t, onnxtest.Plugin(t))
 	m := model{past: true}
-	s := python.Load(t, m.write(t), onnxtest.Runtime)
+	s := engine.Load(t, m.write(t), onnxtest.Runtime)
 	good := attention.Shape{Batch: 2, QueryHeads: 4, KeyHeads: 2, FieldHeads: 4, New: 3, Past: 5, KeyDim: 8, ValueDim: 6}
 	r := rand.New(rand.NewPCG(3, 3))
 	for i, x := range inputs {
@@ -413,7 +414,7 @@ func TestStatus(t *testing.T) {
 // TestRefusedModels: nodes that the plugin cannot run are errors when the model is
 // loaded.
 func TestRefusedModels(t *testing.T) {
-	python := onnxtest.Start(t, onnxtest.Plugin(t))
+	engine := onnxtest.Start(t, onnxtest.Plugin(t))
 	float, double := onnx.Float, onnx.Double
 	for _, tt := range []struct {
 		name string
@@ -431,7 +432,7 @@ func TestRefusedModels(t *testing.T) {
 		{"mixed types", model{types: []onnx.DataType{float, onnx.Float16, float, float, float, float}}, "no kernel def matches"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := python.TryLoad(t, tt.m.write(t), onnxtest.Runtime)
+			_, err := engine.TryLoad(t, tt.m.write(t), onnxtest.Runtime)
 			if err == nil || !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("error %v, expected one with %q", err, tt.err)
 			}
@@ -442,19 +443,45 @@ func TestRefusedModels(t *testing.T) {
 // TestThreads runs testdata/threads.py: sessions and threads side by side, sessions
 // that come and go, memory that stays.
 func TestThreads(t *testing.T) {
-	onnxtest.Start(t)
-	python := os.Getenv("FPA_PYTHON")
-	if python == "" {
-		python = "python3"
-	}
+	onnxtest.Start(t) // or skip
 	drops := model{past: true, attributes: []*onnx.Attribute{
 		onnx.StringAttr("cache", "exact"), onnx.FloatsAttr("logit_bound", 1, 1, 1, 1),
 	}}
-	cmd := exec.Command(python, filepath.Join("testdata", "threads.py"), onnxtest.Plugin(t),
+	cmd := exec.Command(python(), filepath.Join("testdata", "threads.py"), onnxtest.Plugin(t),
 		model{past: true}.write(t), model{past: true, half: true}.write(t), drops.write(t))
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+func python() string {
+	if p := os.Getenv("FPA_PYTHON"); p != "" {
+		return p
+	}
+	return "python3"
+}
+
+// TestC loads the plugin from C, with the library of ONNX Runtime that the Python
+// package has.
+func TestC(t *testing.T) {
+	onnxtest.Start(t) // or skip
+	out, err := exec.Command(python(), "-c", "import os, onnxruntime; print(os.path.dirname(onnxruntime.__file__))").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(out)), "capi", "libonnxruntime.so.*"))
+	if err != nil || len(found) == 0 {
+		t.Skip("the Python package onnxruntime has no libonnxruntime.so here")
+	}
+	program := compile(t, "load.c", "-ldl")
+	text, err := exec.Command(program, found[0], onnxtest.Plugin(t), model{}.write(t)).CombinedOutput()
+	t.Logf("%s", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "key has shape [1 1 1 3], expected [B, Hkv, T, D] with D = 2 as in query"; !strings.Contains(string(text), want) {
+		t.Errorf("no error with %q", want)
 	}
 }
