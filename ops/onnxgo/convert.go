@@ -58,6 +58,12 @@ func Convert(m *onnx.Model) (*Program, error) {
 	if err := onnx.Check(m); err != nil {
 		return nil, err
 	}
+	return newProgram(m)
+}
+
+// newProgram is Convert for a model that is checked, or that comes from onnx-go,
+// which has no functions.
+func newProgram(m *onnx.Model) (*Program, error) {
 	p := &Program{model: m, functions: make(map[name]*onnx.Function)}
 	for _, f := range m.Functions {
 		p.functions[name{plainDomain(f.Domain), f.Name, f.Overload}] = f

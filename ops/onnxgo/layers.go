@@ -323,8 +323,11 @@ func attention(c *call) []*value {
 	return []*value{c.value(y), c.value(present[0]), c.value(present[1])}
 }
 
-// firstPassageName is the operator of domain ai.firstpassage.
-const firstPassageName = "FirstPassageAttention"
+// The operator of this project.
+const (
+	firstPassageDomain = "ai.firstpassage"
+	firstPassageName   = "FirstPassageAttention"
+)
 
 // firstPassage maps the operator to package graph; a function body that a model
 // may have for it is not looked at. Slots of the past come out first, with their

@@ -46,9 +46,9 @@ func init() {
 		{op: "Identity"}:        {min: 1, max: 1, run: identity, control: true},
 		{op: "Split"}:           {min: 1, max: 2, run: split},
 
-		{op: "LayerNormalization"}:                {min: 2, max: 3, run: layerNorm},
-		{op: "Attention"}:                         {min: 3, max: 6, run: attention},
-		{"ai.firstpassage", firstPassageName, ""}: {min: 6, max: 10, run: firstPassage},
+		{op: "LayerNormalization"}:                 {min: 2, max: 3, run: layerNorm},
+		{op: "Attention"}:                          {min: 3, max: 6, run: attention},
+		{firstPassageDomain, firstPassageName, ""}: {min: 6, max: 10, run: firstPassage},
 	}
 	one := func(min, max int, f func(c *call) *gx.Node, names ...string) {
 		for _, n := range names {
