@@ -9,8 +9,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/firstpassage/fpa/cmd/internal/cli"
+	"github.com/firstpassage/fpa/format"
 	"github.com/firstpassage/fpa/format/gguf"
 	"github.com/firstpassage/fpa/format/hf"
+	"github.com/firstpassage/fpa/format/onnx"
 	"github.com/firstpassage/fpa/format/safetensors"
 	"github.com/firstpassage/fpa/runtime/model"
 )
@@ -71,17 +73,28 @@ func hashFile(path string, w io.Writer) error {
 
 // openTensors opens a file or checkpoint of any architecture.
 func openTensors(path string) (files []string, tensors []safetensors.Tensor, closeFile func() error, err error) {
-	isGGUF, err := model.IsGGUF(path)
+	kind, file, err := model.KindOf(path)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if isGGUF {
+	switch kind {
+	case model.KindGGUF:
 		f, err := gguf.Open(path)
 		if err != nil {
 			return nil, nil, nil, err
 		}
 		for _, t := range f.Tensors() {
 			tensors = append(tensors, safetensors.Tensor{Name: t.Name, Data: f.Data(t)})
+		}
+		return f.Paths(), tensors, f.Close, nil
+	case model.KindONNX:
+		f, err := onnx.Open(file, format.Limits{})
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		if tensors, err = onnxTensors(f); err != nil {
+			f.Close()
+			return nil, nil, nil, err
 		}
 		return f.Paths(), tensors, f.Close, nil
 	}
@@ -94,4 +107,27 @@ func openTensors(path string) (files []string, tensors []safetensors.Tensor, clo
 		return nil, nil, nil, err
 	}
 	return []string{path}, f.Tensors(), f.Close, nil
+}
+
+// onnxTensors are the weights of an ONNX model that fpaconv wrote, in the order of a
+// GGUF file, or all initializers of another one.
+func onnxTensors(f *onnx.File) (tensors []safetensors.Tensor, err error) {
+	if parts, err := model.FromONNX(f); err == nil {
+		for _, t := range parts.Tensors {
+			tensors = append(tensors, safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Data: t.Data, Offset: -1})
+		}
+		return tensors, nil
+	}
+	for _, t := range f.Model.Graph.Initializers {
+		if t.Type == onnx.String {
+			continue // has no bytes to speak of
+		}
+		data, err := t.Data()
+		if err != nil {
+			return nil, err
+		}
+		dtype, _ := t.Type.Quant()
+		tensors = append(tensors, safetensors.Tensor{Name: t.Name, DType: dtype, Shape: t.Dims, Data: data, Offset: -1})
+	}
+	return tensors, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/firstpassage/fpa/format"
 	"github.com/firstpassage/fpa/format/gguf"
 	"github.com/firstpassage/fpa/format/hf"
+	"github.com/firstpassage/fpa/format/onnx"
 	"github.com/firstpassage/fpa/format/safetensors"
 	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/convert"
@@ -108,12 +109,15 @@ func describe(path string) (*description, error) {
 }
 
 func (d *description) read(path string) error {
-	isGGUF, err := model.IsGGUF(path)
+	kind, file, err := model.KindOf(path)
 	if err != nil {
 		return err
 	}
-	if isGGUF {
+	switch kind {
+	case model.KindGGUF:
 		return d.readGGUF(path)
+	case model.KindONNX:
+		return d.readONNX(file)
 	}
 	c, err := hf.Open(path, hf.Options{NoConfig: true})
 	if err == nil {
@@ -147,6 +151,21 @@ func (d *description) readGGUF(path string) error {
 		d.Tensors = append(d.Tensors, tensorLine{t.Name, t.Type.String(), t.Shape, t.Offset, t.Size})
 	}
 	return nil
+}
+
+func (d *description) readONNX(path string) error {
+	f, err := onnx.Open(path, format.Limits{})
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	d.Format, d.Files = fmt.Sprintf("onnx, opset %d", f.Model.OpsetVersion("")), f.Paths()
+	for _, e := range f.Model.Metadata {
+		d.Metadata = append(d.Metadata, keyValue{e.Key, "string", e.Value})
+	}
+	tensors, err := onnxTensors(f)
+	d.addTensors(tensors)
+	return err
 }
 
 func (d *description) readCheckpoint(c *hf.Checkpoint) {

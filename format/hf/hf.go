@@ -77,11 +77,9 @@ type Checkpoint struct {
 	configPath       string
 	configJSON       []byte
 	config           *Config
-	tokenizerDir     string
-	tokenizerJSON    []byte
-	tokenizerConfig  []byte
 	generationConfig []byte
-	chatTemplate     string
+
+	*TokenizerFiles
 }
 
 // Open opens the checkpoint at path: a folder, a .safetensors file, a
@@ -123,10 +121,15 @@ func (c *Checkpoint) open(path string, opts Options) error {
 	if err := c.readConfig(weights, opts); err != nil {
 		return err
 	}
-	if c.generationConfig, err = c.optional(c.dir, generationConfigFile, maxConfigBytes); err != nil {
+	if c.generationConfig, err = optional(c.dir, generationConfigFile, maxConfigBytes); err != nil {
 		return err
 	}
-	return c.readTokenizer(opts.TokenizerPath)
+	path = opts.TokenizerPath
+	if path == "" {
+		path = c.dir
+	}
+	c.TokenizerFiles, err = OpenTokenizer(path, opts.Limits)
+	return err
 }
 
 // shardName is the form of the name of one shard of several.
@@ -368,7 +371,7 @@ func (c *Checkpoint) readConfig(weights string, opts Options) (err error) {
 		}
 	default:
 		c.configPath = filepath.Join(c.dir, configFile)
-		if c.configJSON, err = c.optional(c.dir, configFile, maxConfigBytes); err != nil {
+		if c.configJSON, err = optional(c.dir, configFile, maxConfigBytes); err != nil {
 			return err
 		}
 		if c.configJSON != nil {
@@ -388,52 +391,61 @@ func (c *Checkpoint) readConfig(weights string, opts Options) (err error) {
 	return err
 }
 
-// readTokenizer reads the tokenizer and what belongs to it. path is
-// Options.TokenizerPath.
-func (c *Checkpoint) readTokenizer(path string) (err error) {
-	dir, isFile := c.dir, false
-	if path != "" {
-		info, err := os.Stat(path)
-		if err != nil {
-			return err
-		}
-		dir = path
-		if isFile = !info.IsDir(); isFile {
-			dir = filepath.Dir(path)
-		}
+// TokenizerFiles are the files of a tokenizer, and the chat template.
+type TokenizerFiles struct {
+	lim      format.Limits
+	dir      string
+	json     []byte
+	config   []byte
+	template string
+}
+
+// OpenTokenizer reads the tokenizer at path: a tokenizer.json, or a folder with one
+// or other files of a tokenizer, all of which may be absent.
+func OpenTokenizer(path string, lim format.Limits) (*TokenizerFiles, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
 	}
-	c.tokenizerDir = dir
-	if isFile {
-		c.tokenizerJSON, err = readSmall(path, c.lim.HeaderBytes)
+	t := &TokenizerFiles{lim: lim.WithDefaults(), dir: path}
+	if info.IsDir() {
+		t.json, err = optional(path, tokenizerFile, t.lim.HeaderBytes)
 	} else {
-		c.tokenizerJSON, err = c.optional(dir, tokenizerFile, c.lim.HeaderBytes)
+		t.dir = filepath.Dir(path)
+		t.json, err = readSmall(path, t.lim.HeaderBytes)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if c.tokenizerConfig, err = c.optional(dir, tokenizerConfigFile, maxConfigBytes); err != nil {
-		return err
+	if t.config, err = optional(t.dir, tokenizerConfigFile, maxConfigBytes); err != nil {
+		return nil, err
 	}
-	template, err := c.optional(dir, chatTemplateFile, maxConfigBytes)
+	if t.template, err = t.readTemplate(); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// readTemplate finds the chat template.
+func (t *TokenizerFiles) readTemplate() (string, error) {
+	template, err := optional(t.dir, chatTemplateFile, maxConfigBytes)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if template != nil {
 		if !utf8.Valid(template) {
-			return &format.FormatError{Path: filepath.Join(dir, chatTemplateFile), Offset: -1, Msg: "is not UTF-8 text"}
+			return "", &format.FormatError{Path: filepath.Join(t.dir, chatTemplateFile), Offset: -1, Msg: "is not UTF-8 text"}
 		}
-		c.chatTemplate = string(template)
-		return nil
+		return string(template), nil
 	}
-	if c.tokenizerConfig == nil {
-		return nil
+	if t.config == nil {
+		return "", nil
 	}
-	config, err := parseConfig(c.tokenizerConfig, filepath.Join(dir, tokenizerConfigFile), c.lim)
+	config, err := parseConfig(t.config, filepath.Join(t.dir, tokenizerConfigFile), t.lim)
 	if err != nil {
-		return err
+		return "", err
 	}
-	c.chatTemplate, err = chatTemplate(config)
-	return err
+	return chatTemplate(config)
 }
 
 // chatTemplate is the chat template in a tokenizer_config.json: a string, or
@@ -475,7 +487,7 @@ func chatTemplate(config *Config) (string, error) {
 }
 
 // optional is the content of a file, nil when there is none.
-func (c *Checkpoint) optional(dir, name string, most int64) ([]byte, error) {
+func optional(dir, name string, most int64) ([]byte, error) {
 	data, err := readSmall(filepath.Join(dir, name), most)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -500,12 +512,25 @@ func readSmall(path string, most int64) ([]byte, error) {
 // ReadTokenizerFile is the content of another file beside tokenizer.json, or in
 // the folder where it would be, such as vocab.json or merges.txt; nil without an
 // error when there is none. name is a plain file name.
-func (c *Checkpoint) ReadTokenizerFile(name string) ([]byte, error) {
+func (t *TokenizerFiles) ReadTokenizerFile(name string) ([]byte, error) {
 	if err := checkName(name); err != nil {
 		return nil, fmt.Errorf("%q: %w", name, err)
 	}
-	return c.optional(c.tokenizerDir, name, c.lim.HeaderBytes)
+	return optional(t.dir, name, t.lim.HeaderBytes)
 }
+
+// TokenizerJSON is the content of tokenizer.json, unchecked; nil when there is
+// none.
+func (t *TokenizerFiles) TokenizerJSON() []byte { return t.json }
+
+// TokenizerConfig is the content of tokenizer_config.json; nil when there is
+// none.
+func (t *TokenizerFiles) TokenizerConfig() []byte { return t.config }
+
+// ChatTemplate is the text of chat_template.jinja, else the chat_template of
+// tokenizer_config.json (of several, the one named default); empty when there
+// is none.
+func (t *TokenizerFiles) ChatTemplate() string { return t.template }
 
 // Tensors is every tensor of all shards, sorted by name. The slice is the
 // checkpoint's own. Tensor.Offset counts from the start of its shard.
@@ -551,22 +576,9 @@ func (c *Checkpoint) ConfigJSON() []byte { return c.configJSON }
 // ConfigPath says where the configuration was found, for messages.
 func (c *Checkpoint) ConfigPath() string { return c.configPath }
 
-// TokenizerJSON is the content of tokenizer.json, unchecked; nil when there is
-// none.
-func (c *Checkpoint) TokenizerJSON() []byte { return c.tokenizerJSON }
-
-// TokenizerConfig is the content of tokenizer_config.json; nil when there is
-// none.
-func (c *Checkpoint) TokenizerConfig() []byte { return c.tokenizerConfig }
-
 // GenerationConfig is the content of generation_config.json, unchecked; nil
 // when there is none.
 func (c *Checkpoint) GenerationConfig() []byte { return c.generationConfig }
-
-// ChatTemplate is the text of chat_template.jinja, else the chat_template of
-// tokenizer_config.json (of several, the one named default); empty when there
-// is none.
-func (c *Checkpoint) ChatTemplate() string { return c.chatTemplate }
 
 // Close ends the mapping of all shards. The data of the tensors must not be
 // touched afterwards.

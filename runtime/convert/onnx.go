@@ -266,11 +266,13 @@ func (c *onnxConversion) write() error {
 	return onnx.WriteFile(filepath.Join(c.temp, c.modelName()), m, opt)
 }
 
-// metadata is the provenance, and the configuration under the names that it has
-// in a GGUF file, each value as JSON.
+// metadata is the provenance, and the configuration and generation settings under
+// the names that they have in a GGUF file, each value as JSON; model.FromONNX reads
+// them back.
 func (c *onnxConversion) metadata() ([]onnx.Prop, error) {
 	var props []onnx.Prop
 	add := func(key, value string) { props = append(props, onnx.Prop{Key: key, Value: value}) }
+	add(gguf.KeyArchitecture, gguf.ArchFPA)
 	add(gguf.KeyName, baseName(c.src.Path))
 	add(gguf.KeySourceFormat, c.src.Format())
 	if c.report.SourceSHA256 != "" {
@@ -281,7 +283,9 @@ func (c *onnxConversion) metadata() ([]onnx.Prop, error) {
 	add("fpaconv.onnx_state", map[bool]string{false: "separate", true: "packed"}[c.o.Packed])
 	config := c.src.Parts.Config
 	config.LogitBound = c.logitBound()
-	for _, kv := range config.KV() {
+	kvs := append(config.KV(), c.src.Generation.KV()...)
+	kvs = append(kvs, gguf.KV{Key: model.KeyONNXTensors, Value: gguf.ValueOf(uint32(len(c.plans)))})
+	for _, kv := range kvs {
 		value, err := json.Marshal(kv.Value.Any())
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", kv.Key, err)

@@ -3,6 +3,7 @@ package model
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,39 +11,48 @@ import (
 	"github.com/firstpassage/fpa/format"
 	"github.com/firstpassage/fpa/format/gguf"
 	"github.com/firstpassage/fpa/format/hf"
+	"github.com/firstpassage/fpa/format/onnx"
 	"github.com/firstpassage/fpa/runtime/tokenizer"
 )
 
 // OpenOptions say where to look for what is not beside the model.
 type OpenOptions struct {
 	ConfigPath    string // config.json of a checkpoint
-	TokenizerPath string // tokenizer.json of a checkpoint, or a folder with its tokenizer
+	TokenizerPath string // tokenizer.json of a checkpoint or ONNX model, or a folder with its tokenizer
 	MappingPath   string // how to read a checkpoint of unknown naming, see Mapping
 }
 
-// File is an open model: a GGUF file or a checkpoint, with all that belongs to
-// it. Its tensors are mapped, not read; they are gone after Close.
+// File is an open model: a GGUF file, an ONNX model or a checkpoint, with all that
+// belongs to it. Its tensors are mapped, not read; they are gone after Close.
 type File struct {
 	Path       string
 	Parts      Parts
 	Generation Generation
 
-	GGUF       *gguf.File     // nil for a checkpoint
-	Checkpoint *hf.Checkpoint // nil for a GGUF file
+	// One of these is not nil, unless the model was made in memory.
+	GGUF       *gguf.File
+	ONNX       *onnx.File
+	Checkpoint *hf.Checkpoint
+
+	files *hf.TokenizerFiles // of a checkpoint or an ONNX model
 }
 
-// Open opens a model: a .gguf file, a .safetensors or PyTorch file, the index of a
-// sharded checkpoint, or a folder in Hugging Face layout. What kind it is is told by
-// its content, not by its name.
+// Open opens a model: a .gguf file, an ONNX model that fpaconv wrote, a
+// .safetensors or PyTorch file, the index of a sharded checkpoint, or a folder in
+// Hugging Face layout or with model.onnx. What kind it is is told by its content,
+// not by its name.
 func Open(path string, o OpenOptions) (*File, error) {
-	isGGUF, err := IsGGUF(path)
+	kind, file, err := KindOf(path)
 	if err != nil {
 		return nil, err
 	}
 	f := &File{Path: path}
-	if isGGUF {
+	switch kind {
+	case KindGGUF:
 		err = f.openGGUF(o)
-	} else {
+	case KindONNX:
+		err = f.openONNX(file, o)
+	default:
 		err = f.openCheckpoint(o)
 	}
 	if err == nil {
@@ -55,27 +65,58 @@ func Open(path string, o OpenOptions) (*File, error) {
 	return f, nil
 }
 
-// IsGGUF says whether path is a file that begins as GGUF files do, or is named as
-// they are. It fails when path is neither a regular file nor a folder.
-func IsGGUF(path string) (bool, error) {
+// Kind is a kind of model file.
+type Kind string
+
+// The kinds. A checkpoint is everything that package hf opens.
+const (
+	KindGGUF       Kind = "gguf"
+	KindONNX       Kind = "onnx"
+	KindCheckpoint Kind = "checkpoint"
+)
+
+// KindOf tells what kind of model is at path, by the first bytes of a file or else
+// by its extension, and which file to open: path, or the model.onnx of a folder that
+// has no other weights. It fails when path is neither a regular file nor a folder.
+func KindOf(path string) (kind Kind, file string, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return false, err
+		return "", "", err
 	}
 	if info.IsDir() {
-		return false, nil
+		file, err := onnxIn(path)
+		if file == "" || err != nil {
+			return KindCheckpoint, path, err
+		}
+		return KindONNX, file, nil
 	}
 	if !info.Mode().IsRegular() {
-		return false, fmt.Errorf("%s: is no regular file, expected a model", path)
+		return "", "", fmt.Errorf("%s: is no regular file, expected a model", path)
 	}
-	file, err := os.Open(path)
+	f, err := os.Open(path)
 	if err != nil {
-		return false, err
+		return "", "", err
 	}
-	defer file.Close()
-	var magic [4]byte
-	n, _ := file.Read(magic[:])
-	return string(magic[:n]) == "GGUF" || strings.EqualFold(filepath.Ext(path), ".gguf"), nil
+	defer f.Close()
+	head := make([]byte, 9)
+	n, err := io.ReadFull(f, head)
+	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+		return "", "", err
+	}
+	extension := strings.ToLower(filepath.Ext(path))
+	switch {
+	case string(head[:4]) == "GGUF":
+		kind = KindGGUF
+	case beginsAsONNX(head[:n]):
+		kind = KindONNX
+	case extension == ".gguf":
+		kind = KindGGUF
+	case extension == ".onnx":
+		kind = KindONNX
+	default:
+		kind = KindCheckpoint
+	}
+	return kind, path, nil
 }
 
 func (f *File) openGGUF(o OpenOptions) (err error) {
@@ -88,7 +129,7 @@ func (f *File) openGGUF(o OpenOptions) (err error) {
 	if f.Parts, err = FromGGUF(f.GGUF); err != nil {
 		return err
 	}
-	f.Generation, err = generationOfGGUF(f.GGUF)
+	f.Generation, err = generationOfKV(f.GGUF)
 	return err
 }
 
@@ -103,12 +144,9 @@ func (f *File) openCheckpoint(o OpenOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	if o.TokenizerPath != "" {
-		if data, err := f.TokenizerJSON(); err != nil {
-			return fmt.Errorf("%s: %w", o.TokenizerPath, err)
-		} else if data == nil {
-			return fmt.Errorf("%s: found no tokenizer, expected tokenizer.json, or vocab.json and merges.txt", o.TokenizerPath)
-		}
+	f.files = f.Checkpoint.TokenizerFiles
+	if err := f.needTokenizer(o); err != nil {
+		return err
 	}
 	if f.Parts, err = FromCheckpoint(f.Checkpoint, mapping); err != nil {
 		return err
@@ -117,11 +155,29 @@ func (f *File) openCheckpoint(o OpenOptions) (err error) {
 	return err
 }
 
+// needTokenizer fails when a tokenizer was asked for and there is none.
+func (f *File) needTokenizer(o OpenOptions) error {
+	if o.TokenizerPath == "" {
+		return nil
+	}
+	data, err := f.TokenizerJSON()
+	if err == nil && data == nil {
+		err = errors.New("found no tokenizer, expected tokenizer.json, or vocab.json and merges.txt")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", o.TokenizerPath, err)
+	}
+	return nil
+}
+
 // Close unmaps the file.
 func (f *File) Close() error {
 	var errs []error
 	if f.GGUF != nil {
 		errs = append(errs, f.GGUF.Close())
+	}
+	if f.ONNX != nil {
+		errs = append(errs, f.ONNX.Close())
 	}
 	if f.Checkpoint != nil {
 		errs = append(errs, f.Checkpoint.Close())
@@ -135,46 +191,67 @@ func (f *File) Build() (*Model, error) {
 	return m, format.WithPath(err, f.Path)
 }
 
-// Format is the kind of file: gguf or safetensors.
+// Format is the kind of file: gguf, onnx or safetensors.
 func (f *File) Format() string {
-	if f.GGUF != nil {
+	switch {
+	case f.GGUF != nil:
 		return "gguf"
+	case f.ONNX != nil:
+		return "onnx"
 	}
 	return "safetensors"
 }
 
 // DataFiles are the files that hold the tensors.
 func (f *File) DataFiles() []string {
-	if f.GGUF != nil {
+	switch {
+	case f.GGUF != nil:
 		return f.GGUF.Paths()
+	case f.ONNX != nil:
+		return f.ONNX.Paths()
 	}
 	return f.Checkpoint.Files()
 }
 
 // TokenizerJSON is the whole tokenizer.json, nil when the model carries none. For
-// a checkpoint with vocab.json and merges.txt in its place, it is the same
+// a model with vocab.json and merges.txt beside it in its place, it is the same
 // tokenizer as a tokenizer.json.
 func (f *File) TokenizerJSON() ([]byte, error) {
-	if f.Checkpoint != nil {
-		if data := f.Checkpoint.TokenizerJSON(); data != nil {
-			return data, nil
+	if f.GGUF != nil {
+		s, present, err := f.GGUF.Str(gguf.KeyHFTokenizer)
+		if !present || err != nil {
+			return nil, err
 		}
-		return tokenizerOfVocabMerges(f.Checkpoint)
+		return []byte(s), nil
 	}
-	s, present, err := f.GGUF.Str(gguf.KeyHFTokenizer)
-	if !present || err != nil {
-		return nil, err
+	if f.files == nil {
+		return nil, nil
 	}
-	return []byte(s), nil
+	if data := f.files.TokenizerJSON(); data != nil {
+		return data, nil
+	}
+	return tokenizerOfVocabMerges(f.files)
+}
+
+// TokenizerConfig is the tokenizer_config.json beside the model, nil where there is
+// none.
+func (f *File) TokenizerConfig() []byte {
+	if f.files == nil {
+		return nil
+	}
+	return f.files.TokenizerConfig()
 }
 
 // ChatTemplate is the model's chat template, empty when it has none.
 func (f *File) ChatTemplate() (string, error) {
-	if f.Checkpoint != nil {
-		return f.Checkpoint.ChatTemplate(), nil
+	switch {
+	case f.GGUF != nil:
+		s, _, err := f.GGUF.Str(gguf.KeyChatTemplate)
+		return s, err
+	case f.files != nil:
+		return f.files.ChatTemplate(), nil
 	}
-	s, _, err := f.GGUF.Str(gguf.KeyChatTemplate)
-	return s, err
+	return "", nil
 }
 
 // ErrNoTokenizer says that a model carries no tokenizer, so that it takes and
@@ -229,16 +306,16 @@ func (f *File) plainTokenizer() (*tokenizer.Tokenizer, error) {
 
 // textEscape is how the model's tokenizer escapes text.
 func (f *File) textEscape() (tokenizer.TextEscape, error) {
-	if f.Checkpoint != nil {
-		return tokenizer.TextEscapeOf(f.Checkpoint.TokenizerConfig())
+	if f.GGUF == nil {
+		return tokenizer.TextEscapeOf(f.TokenizerConfig())
 	}
 	s, _, err := f.GGUF.Str(gguf.KeyTextEscape)
 	return tokenizer.TextEscape(s), err
 }
 
-// tokenizerOfVocabMerges is the tokenizer of a checkpoint without a
-// tokenizer.json, as one; nil when it has no other kind that can be read.
-func tokenizerOfVocabMerges(c *hf.Checkpoint) ([]byte, error) {
+// tokenizerOfVocabMerges is the tokenizer of a folder without a tokenizer.json, as
+// one; nil when it has no other kind that can be read.
+func tokenizerOfVocabMerges(c *hf.TokenizerFiles) ([]byte, error) {
 	v := tokenizer.VocabMerges{Config: c.TokenizerConfig()}
 	for name, data := range map[string]*[]byte{
 		"vocab.json": &v.Vocab, "merges.txt": &v.Merges, "special_tokens_map.json": &v.SpecialTokens, "added_tokens.json": &v.Added,

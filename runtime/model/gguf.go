@@ -98,9 +98,21 @@ func (p *Parts) addGGUF(f *gguf.File) error {
 	return nil
 }
 
+// keyValues is what a configuration is read from: a GGUF file, or the metadata of
+// an ONNX model. Each getter says whether there is such a key; a value of another
+// type is an error.
+type keyValues interface {
+	Uint32(key string) (uint32, bool, error)
+	Int64(key string) (int64, bool, error)
+	Float32(key string) (float32, bool, error)
+	Floats(key string) ([]float32, bool, error)
+	Bool(key string) (value, present bool, err error)
+	Str(key string) (string, bool, error)
+}
+
 // metadata reads the keys of an architecture and keeps the first error.
 type metadata struct {
-	f    *gguf.File
+	f    keyValues
 	arch string
 	err  error
 }
@@ -122,7 +134,7 @@ func (m *metadata) required(key string) int {
 	full := gguf.ArchKey(m.arch, key)
 	n, present, err := m.f.Uint32(full)
 	if err == nil && !present {
-		err = &format.FormatError{Path: m.f.Paths()[0], Offset: -1, Where: full, Msg: "the key is missing; every model of this architecture has it"}
+		err = &format.FormatError{Offset: -1, Where: full, Msg: "the key is missing; every model of this architecture has it"}
 	}
 	if err != nil && m.err == nil {
 		m.err = err
@@ -175,7 +187,7 @@ func (m *metadata) config() Config {
 		c.RopeBase = float64(get(m, gguf.RopeFreqBase, m.f.Float32, 10000))
 	}
 	if scaling := m.string(gguf.RopeScalingType, "none"); scaling != "none" && m.err == nil {
-		m.err = &format.UnsupportedError{Path: m.f.Paths()[0], Offset: -1, Where: gguf.ArchKey(m.arch, gguf.RopeScalingType),
+		m.err = &format.UnsupportedError{Offset: -1, Where: gguf.ArchKey(m.arch, gguf.RopeScalingType),
 			Msg: fmt.Sprintf("rope scaling %q cannot be run, expected none; frequency factors go into the tensor %s", scaling, nameRopeFreqs)}
 	}
 	return c

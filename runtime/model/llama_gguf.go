@@ -48,14 +48,14 @@ func llamaParts(f *gguf.File) (Parts, error) {
 	if err := p.addGGUF(f); err != nil {
 		return p, err
 	}
-	if err := p.scaleRope(m); err != nil {
+	if err := p.scaleRope(f, m); err != nil {
 		return p, err
 	}
 	return p, p.unpermute()
 }
 
 // scaleRope turns linear rope scaling into frequency factors.
-func (p *Parts) scaleRope(m *metadata) error {
+func (p *Parts) scaleRope(f *gguf.File, m *metadata) error {
 	switch kind := m.string(gguf.RopeScalingType, "none"); kind {
 	case "none":
 		return m.err
@@ -64,7 +64,7 @@ func (p *Parts) scaleRope(m *metadata) error {
 		if m.err != nil {
 			return m.err
 		}
-		if _, ok := m.f.Tensor(nameRopeFreqs); ok || !(factor > 0) {
+		if _, ok := f.Tensor(nameRopeFreqs); ok || !(factor > 0) {
 			return bad(gguf.ArchKey(m.arch, gguf.RopeScalingFactor), "is %g, expected a positive number, and no tensor %s beside it", factor, nameRopeFreqs)
 		}
 		t, err := ropeFactorTensor(p.Config.RopeDim/2, factor)

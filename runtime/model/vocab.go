@@ -41,8 +41,8 @@ func (g *Generation) KV() []gguf.KV {
 	return kv
 }
 
-// generationOfGGUF reads the settings back.
-func generationOfGGUF(f *gguf.File) (Generation, error) {
+// generationOfKV reads the settings back.
+func generationOfKV(f keyValues) (Generation, error) {
 	g := Generation{BOS: -1, PAD: -1}
 	var first error
 	note := func(err error) {
