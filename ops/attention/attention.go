@@ -132,12 +132,14 @@ type Call[E Element] struct {
 
 // The sizes of the block form.
 const (
-	tileLen = 64          // queries or keys of a tile
-	tiles   = 4           // of queries that a unit takes at once, over the same keys
-	spanLen = tiles * 64  // queries of a unit
-	fewRows = 4           // queries below which tiles cost more than rows
-	inf     = math.MaxInt // slots without end
+	tileLen  = 64                 // queries or keys of a tile
+	maxTiles = 4                  // of queries that a unit takes at once, over the same keys
+	spanLen  = maxTiles * tileLen // queries of a unit
+	fewRows  = 4                  // queries below which tiles cost more than rows
 )
+
+// all is the end of a range of slots that has none.
+const all = math.MaxInt
 
 var posInf = float32(math.Inf(1))
 
@@ -210,7 +212,7 @@ func (c *Call[E]) Run(unit int, s *Scratch) {
 	if u.to-u.from < fewRows {
 		u.rows()
 	} else {
-		u.keep(0, inf)
+		u.keep(0, all)
 		u.tiles()
 	}
 }

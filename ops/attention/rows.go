@@ -14,7 +14,7 @@ const chunkLen = 128
 func (u *part[E]) rows() {
 	n := u.to - u.from
 	if n <= 0 {
-		u.keep(0, inf)
+		u.keep(0, all)
 		return
 	}
 	s, p, d, dv := u.s, u.Past, u.KeyDim, u.ValueDim
@@ -67,7 +67,7 @@ func (u *part[E]) rows() {
 			kernels.Scale(y, 1/sum)
 		}
 	}
-	u.keep(p, inf)
+	u.keep(p, all)
 	u.finish(out)
 }
 

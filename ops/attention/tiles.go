@@ -50,7 +50,10 @@ func (u *part[E]) tiles() {
 	key, value := u.keys(u.Key, u.New, d), u.keys(u.Value, u.New, dv)
 	// between is, for each tile, the smallest field from the end of the page to
 	// the tile's start.
-	between := [tiles]float32{posInf, posInf, posInf, posInf}
+	var between [maxTiles]float32
+	for i := range between {
+		between[i] = posInf
+	}
 	for j := len(s.least) - 1; j >= 0; j-- {
 		from, to := j*tileLen, min(u.to, (j+1)*tileLen)
 		p := page[E]{
