@@ -246,8 +246,30 @@ func compare(t *testing.T, m model, got []onnxtest.Tensor, w *reference.Operands
 
 // TestOnnxRuntime holds the plugin in ONNX Runtime, called from Python, against
 // float64.
-func TestOnnxRuntime(t *testing.T) {
-	engine := onnxtest.Start(t, onnxtest.Plugin(t))
+func TestOnnxRuntime(t *testing.T) { random(t, onnxtest.Start(t, onnxtest.Plugin(t))) }
+
+// TestAddressSanitizer is TestOnnxRuntime with a plugin that watches its own use of
+// memory, assembly left out. A fault ends the Python process.
+func TestAddressSanitizer(t *testing.T) {
+	if os.Getenv("FPA_LONG_TESTS") != "1" {
+		t.Skip("long: set FPA_LONG_TESTS=1")
+	}
+	plugin, preload := onnxtest.Plugin(t, "-asan"), []string(nil)
+	// C++'s library, too, which the sanitizer must find when it begins.
+	for _, name := range []string{"libasan.so", "libstdc++.so.6"} {
+		out, err := exec.Command("gcc", "-print-file-name="+name).Output()
+		if err != nil {
+			t.Skipf("no gcc that knows where %s is: %v", name, err)
+		}
+		preload = append(preload, strings.TrimSpace(string(out)))
+	}
+	t.Setenv("LD_PRELOAD", strings.Join(preload, " "))
+	t.Setenv("ASAN_OPTIONS", "detect_leaks=0") // of Python
+	random(t, onnxtest.Start(t, plugin))
+}
+
+// random runs random calls.
+func random(t *testing.T, engine *onnxtest.Python) {
 	for n, m := range []model{
 		{past: true},
 		{past: true, half: true},

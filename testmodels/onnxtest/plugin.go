@@ -9,9 +9,9 @@ import (
 )
 
 // Plugin builds the library of custom operators of ops/ortplugin and returns its
-// path. Without cgo and a C compiler the test is skipped, or fails when
+// path; flags are further ones for go build. Without cgo and a C compiler the test is skipped, or fails when
 // FPA_REQUIRE_ORACLES is 1.
-func Plugin(t testing.TB) string {
+func Plugin(t testing.TB, flags ...string) string {
 	t.Helper()
 	missing := func(why string) {
 		t.Helper()
@@ -34,7 +34,8 @@ func Plugin(t testing.TB) string {
 		missing("the plugin for ONNX Runtime needs a C compiler: " + err.Error())
 	}
 	path := filepath.Join(t.TempDir(), "libfpa_ort.so")
-	cmd := exec.Command("go", "build", "-buildmode=c-shared", "-o", path, "github.com/firstpassage/fpa/ops/ortplugin")
+	flags = append([]string{"build", "-buildmode=c-shared", "-o", path}, flags...)
+	cmd := exec.Command("go", append(flags, "github.com/firstpassage/fpa/ops/ortplugin")...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", cmd, err, out)
 	}
