@@ -158,6 +158,7 @@ func TestRuntime(t *testing.T) {
 		{"TorchPlaceholders", runTorchPlaceholders},
 		{"TorchCached", runTorchCached},
 		{"TorchPattern", runTorchPattern},
+		{"TorchFused", runTorchFused},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, p) })
 	}
@@ -268,6 +269,33 @@ func runTorchPattern(t *testing.T, p *onnxtest.Python) {
 			if !(far <= torchTolerance) || !(moved <= torchTolerance) {
 				t.Errorf("%s, %s: %g from PyTorch, %g from the model before, expected %g", form, n, far, moved, torchTolerance)
 			}
+		}
+	}
+}
+
+// runTorchFused replaces PyTorch's fused attention, with repeated keys, as the exporter
+// writes it for two operator sets.
+func runTorchFused(t *testing.T, p *onnxtest.Python) {
+	want := goldens(t)
+	patterns, err := ParsePattern("query=transpose,key=transpose_1,value=transpose_2,field=transpose_3,slopes=1,output=scaled_dot_product_attention")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ file, form, op string }{
+		{"torch-sdpa18.onnx", Function, "Softmax"},
+		{"torch-sdpa18.onnx", Inline, "Softmax"},
+		{"torch-sdpa23.onnx", Function, "Attention"},
+		{"torch-sdpa23.onnx", Attention, "Attention"},
+	} {
+		m, r := inject(t, load(t, test.file), Options{Form: test.form, Patterns: patterns})
+		if len(r.Replaced) != 1 || r.Replaced[0].Removed[test.op] != 1 || len(r.Notes) > 0 {
+			t.Errorf("%s, %s: %+v", test.file, test.form, r)
+		}
+		got := runs(t, p, m, []onnxtest.Tensor{named("x", want["sdpa.x"])})[0]
+		far := farthest(t, got[0], want["sdpa.y"])
+		t.Logf("%s, %s: %.1e from PyTorch", test.file, test.form, far)
+		if !(far <= torchTolerance) {
+			t.Errorf("%s, %s: %g from PyTorch, expected %g", test.file, test.form, far, torchTolerance)
 		}
 	}
 }

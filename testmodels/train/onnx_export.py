@@ -2,8 +2,8 @@
 
     python testmodels/train/onnx_export.py --out runtime/onnxedit/testdata
 
-writes small models as torch.onnx.export makes them, torch-plain.onnx, torch-cached.onnx
-and torch-fox.onnx, and torch.safetensors with inputs and PyTorch's outputs. docs/onnx-export.md explains the
+writes small models as torch.onnx.export makes them, torch-plain.onnx, torch-cached.onnx,
+torch-fox.onnx and torch-sdpa*.onnx, and torch.safetensors with inputs and PyTorch's outputs. docs/onnx-export.md explains the
 parts and what comes next: fpaconv onnx inject. Needs torch, onnx, onnxscript and
 safetensors.
 """
@@ -239,6 +239,34 @@ class Forgetful(torch.nn.Module):
         return x @ self.embed.weight.T
 
 
+class Grouped(torch.nn.Module):
+    """The same with half as many key heads as query heads, by PyTorch's fused
+    attention, which the exporter writes in one way below opset 23 and in another
+    from there on; the running sum is in float64."""
+
+    def __init__(self, dim=16, heads=4, key_heads=2, width=4):
+        super().__init__()
+        self.shape = heads, key_heads, width
+        self.query = torch.nn.Linear(dim, heads * width, bias=False)
+        self.key = torch.nn.Linear(dim, key_heads * width, bias=False)
+        self.value = torch.nn.Linear(dim, key_heads * width, bias=False)
+        self.gate = torch.nn.Linear(dim, heads)
+
+    def forward(self, x):
+        heads, key_heads, width = self.shape
+        batch, steps, _ = x.shape
+        query = self.query(x).view(batch, steps, heads, width).transpose(1, 2)
+        key = self.key(x).view(batch, steps, key_heads, width).transpose(1, 2)
+        value = self.value(x).view(batch, steps, key_heads, width).transpose(1, 2)
+        field = torch.cumsum(torch.nn.functional.logsigmoid(self.gate(x)).double(), 1).float().transpose(1, 2)
+        unseen = torch.ones(steps, steps, dtype=torch.bool).triu(1)
+        bias = (field.unsqueeze(-1) - field.unsqueeze(-2)).masked_fill(unseen, -torch.inf)
+        repeat = heads // key_heads
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1), attn_mask=bias
+        ).transpose(1, 2)
+
+
 # --- export
 
 def export_plain(model, path):
@@ -264,6 +292,13 @@ def export_cached(model, path):
         output_names=["logits"] + ["present." + n for n in names],
         dynamic_shapes=({0: "batch", 1: "sequence"}, [sizes] * len(past)),
         custom_translation_table=translation,
+    )
+
+
+def export_grouped(model, path, opset):
+    torch.onnx.export(
+        model, (torch.zeros(2, 7, 16),), path, dynamo=True, opset_version=opset, external_data=False,
+        input_names=["x"], output_names=["y"], dynamic_shapes=({0: "batch", 1: "time"},),
     )
 
 
@@ -294,7 +329,10 @@ def main():
     export_cached(model, out / "torch-cached.onnx")
     forgetful = Forgetful().eval()
     export_plain(forgetful, out / "torch-fox.onnx")
-    for name in ("torch-plain", "torch-cached", "torch-fox"):
+    grouped = Grouped().eval()
+    export_grouped(grouped, out / "torch-sdpa18.onnx", 18)
+    export_grouped(grouped, out / "torch-sdpa23.onnx", 23)
+    for name in ("torch-plain", "torch-cached", "torch-fox", "torch-sdpa18", "torch-sdpa23"):
         strip(out / (name + ".onnx"))
 
     # Lengths below, at and above the block of the function's body.
@@ -305,6 +343,8 @@ def main():
             goldens[f"ids.{batch}x{steps}"] = ids
             goldens[f"logits.{batch}x{steps}"] = model(ids)
             goldens[f"fox.{batch}x{steps}"] = forgetful(ids)
+        goldens["sdpa.x"] = torch.randn(2, 70, 16)
+        goldens["sdpa.y"] = grouped(goldens["sdpa.x"])
         past = model.empty(2)
         for step, (begin, end) in enumerate(((0, 70), (70, 71), (71, 150))):
             ids = goldens["ids.2x150"][:, begin:end].contiguous()
