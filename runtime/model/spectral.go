@@ -85,8 +85,8 @@ func project(l Linear, norm []float32, h, d int, root bool) projection {
 		squares += s
 		p.row = max(p.row, s)
 		largestWeight = max(largestWeight, largestAbs(row))
-		if hasOffset(l.W.Type) {
-			s = offsetSquares(row, norm)
+		if quant.HasOffset(l.W.Type) {
+			s = offsetSquares(l.W.Data[at:at+bytes], l.W.Type, norm)
 		}
 		engineSquares += s
 	}
@@ -106,25 +106,16 @@ func project(l Linear, norm []float32, h, d int, root bool) projection {
 	return p
 }
 
-// hasOffset reports whether a type's numbers are a multiple of a scale plus an
-// offset. The engine may sum the two apart, each larger than the number itself.
-func hasOffset(t quant.DType) bool {
-	switch t {
-	case quant.Q4_1, quant.Q5_1, quant.Q2_K, quant.Q4_K, quant.Q5_K:
-		return true
+// offsetSquares is the sum of squares of a row of a type that is a multiple of a scale
+// plus an offset. The engine may sum the two apart, each larger than the number itself,
+// so every number counts as much as the two together can in its part of a block.
+func offsetSquares(row []byte, t quant.DType, norm []float32) (sum float64) {
+	parts := make([]float64, len(norm)/quant.PartsLen)
+	if quant.Parts(parts, t, row) != nil {
+		return math.Inf(1) // not for such a type, whose blocks are whole
 	}
-	return false
-}
-
-// offsetSquares is the sum of squares of a row with room for what cancels between
-// scale and offset: the offset of a block is one of its ends, and the other end is
-// at most two largest elements away, so the two parts of every number together have
-// at most three times the magnitude of the block's largest.
-func offsetSquares(row, norm []float32) (sum float64) {
-	const block = 32 // of every such type, or a multiple
-	for ; len(row) >= block; row, norm = row[block:], norm[block:] {
-		most := 3 * largestAbs(row[:block])
-		for _, w := range norm[:block] {
+	for i, most := range parts {
+		for _, w := range norm[i*quant.PartsLen:][:quant.PartsLen] {
 			x := most * float64(w)
 			sum += x * x
 		}
