@@ -39,15 +39,17 @@ type convertFlags struct {
 func newRoot() *cobra.Command {
 	var f convertFlags
 	c := &cobra.Command{
-		Use:   "fpaconv CHECKPOINT [-o model.gguf | model.onnx]",
+		Use:   "fpaconv CHECKPOINT [-o model.gguf | model.onnx | model.safetensors]",
 		Short: "Convert a trained checkpoint to a model file",
 		Long: `fpaconv reads a trained checkpoint and writes a GGUF file that holds all a
 program needs to run it: weights, configuration, tokenizer. An output that ends in
 .onnx becomes an ONNX model instead; with --to onnx, the output is a folder with the
-model, its configuration and tokenizer. The checkpoint is a
+model, its configuration and tokenizer. With --to safetensors the output is a folder
+with the model as an FPA checkpoint (docs/checkpoints.md); an output that ends in
+.safetensors is its weights, and the rest goes beside it. The checkpoint is a
 folder in Hugging Face layout, a .safetensors file, the index of a sharded
-checkpoint, a PyTorch file (.pt, .pth, .bin; read without running anything in it), or
-a .gguf file of the architecture fpa or llama.
+checkpoint, a PyTorch file (.pt, .pth, .bin; read without running anything in it),
+a .gguf file of the architecture fpa or llama, or an ONNX model that fpaconv wrote.
 
 After writing, the checkpoint's own weights and the written file are run on the
 same tokens, and the largest difference of a logit is printed; a file that fails
@@ -56,6 +58,7 @@ interrupted.`,
 		Example: `  fpaconv testmodels/passkey -o passkey.gguf
   fpaconv checkpoint/model.safetensors --type q8_0 -o model-q8.gguf
   fpaconv testmodels/passkey --to onnx -o passkey-onnx
+  fpaconv passkey-onnx --to safetensors -o passkey-again
   fpaconv inspect passkey.gguf --tensors`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
@@ -72,7 +75,7 @@ interrupted.`,
 		},
 	}
 	fl := c.Flags()
-	fl.StringVar(&f.to, "to", "", "kind of file to write: gguf, onnx (default: by the extension of --output)")
+	fl.StringVar(&f.to, "to", "", "kind of file to write: gguf, onnx, safetensors (default: by the extension of --output)")
 	fl.StringVar(&f.typ, "type", "f16", "type of the matrices: "+strings.Join(typeNames(), ", ")+"; norms, biases and fields stay f32")
 	fl.StringVar(&f.config, "config", "", "config.json, when it is not beside the checkpoint")
 	fl.StringVar(&f.tokenizer, "tokenizer", "", "tokenizer.json, or the folder of a tokenizer, when it is not beside the checkpoint")
@@ -111,11 +114,14 @@ func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stder
 		return err
 	}
 	var x convert.ONNXOptions
-	toONNX := f.kind() == "onnx"
-	if toONNX {
+	kind := f.kind()
+	if kind == "onnx" {
 		x, err = f.onnx.options(o)
 	} else {
 		err = refuseONNXFlags(f.all)
+	}
+	if err == nil && kind == "safetensors" {
+		err = checkCheckpointOptions(o)
 	}
 	if err != nil {
 		return err
@@ -145,10 +151,13 @@ func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stder
 		progress.Bytes(stage, done, total)
 	}
 	var r *convert.Report
-	if toONNX {
+	switch kind {
+	case "onnx":
 		x.Progress = o.Progress
 		r, err = convert.ToONNX(ctx, src, x)
-	} else {
+	case "safetensors":
+		r, err = convert.ToCheckpoint(ctx, src, o)
+	default:
 		r, err = convert.ToGGUF(ctx, src, o)
 	}
 	progress.Done()
@@ -170,7 +179,7 @@ func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stder
 		return &cli.VerificationError{Err: err}
 	case f.json:
 		return encodeJSON(stdout, r)
-	case !f.quiet && toONNX:
+	case !f.quiet && kind == "onnx":
 		printONNXReport(stderr, r, x)
 	case !f.quiet:
 		printReport(stderr, r, o)
@@ -202,6 +211,17 @@ func (f *convertFlags) options() (convert.Options, error) {
 		NoCheck: f.noVerify || !f.verify, Atol: f.atol, Measure: f.report != "" || f.json, Threads: f.threads,
 		Requantise: f.requantise,
 	}, f.checkKind()
+}
+
+// checkCheckpointOptions refuses what a checkpoint cannot be written with.
+func checkCheckpointOptions(o convert.Options) error {
+	if o.SplitMaxBytes > 0 {
+		return cli.Usage("--split-max-size splits GGUF files; a checkpoint is written as one file of weights")
+	}
+	if typ := strings.ToLower(o.Type.String()); !slices.Contains(convert.CheckpointTypes, typ) {
+		return cli.Usage("a checkpoint cannot be written with --type %s, expected %s", typ, strings.Join(convert.CheckpointTypes, ", "))
+	}
+	return nil
 }
 
 // createReport starts the report's file; without --report there is none, and the
@@ -236,12 +256,12 @@ func (f *convertFlags) kind() string {
 // checkKind refuses kinds of output that cannot be written.
 func (f *convertFlags) checkKind() error {
 	switch kind := f.kind(); {
-	case kind == "gguf", kind == "onnx", f.to == "" && f.output == "":
+	case kind == "gguf", kind == "onnx", kind == "safetensors", f.to == "" && f.output == "":
 		return nil
 	case f.to != "":
-		return cli.Usage("--to %q is not known, expected gguf or onnx", f.to)
+		return cli.Usage("--to %q is not known, expected gguf, onnx or safetensors", f.to)
 	}
-	return cli.Usage("cannot write %q, expected a name that ends in .gguf or .onnx, or --to", f.output)
+	return cli.Usage("cannot write %q, expected a name that ends in .gguf, .onnx or .safetensors, or --to", f.output)
 }
 
 func dryRun(src *model.File, w io.Writer) error {

@@ -305,7 +305,7 @@ func TestUsage(t *testing.T) {
 	mustFail(t, 2, "--type", passkey, "--type", "q3")
 	mustFail(t, 2, "--atol", passkey, "--atol", "-1")
 	mustFail(t, 2, "--atol", passkey, "--atol", "nan")
-	mustFail(t, 2, ".gguf or .onnx", passkey, "-o", "model.pt")
+	mustFail(t, 2, ".gguf, .onnx or .safetensors", passkey, "-o", "model.pt")
 	mustFail(t, 2, "--to", passkey, "--to", "torch")
 	mustFail(t, 2, "unknown flag", passkey, "--tpye", "f16")
 	mustFail(t, 2, "arg", "verify", passkey)

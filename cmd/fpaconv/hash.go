@@ -112,7 +112,7 @@ func openTensors(path string) (files []string, tensors []safetensors.Tensor, clo
 // onnxTensors are the weights of an ONNX model that fpaconv wrote, in the order of a
 // GGUF file, or all initializers of another one.
 func onnxTensors(f *onnx.File) (tensors []safetensors.Tensor, err error) {
-	if parts, err := model.FromONNX(f); err == nil {
+	if parts, err := model.FromONNX(f.Model); err == nil {
 		for _, t := range parts.Tensors {
 			tensors = append(tensors, safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: t.Shape, Data: t.Data, Offset: -1})
 		}

@@ -29,8 +29,8 @@ func newInspect() *cobra.Command {
 		Use:   "inspect FILE",
 		Short: "Show what a model file or checkpoint holds",
 		Long: `inspect shows the kind, size, configuration, tensors, tokenizer and provenance of a
-GGUF file, a .safetensors file or a checkpoint folder, of any architecture, and
-whether this program can convert and run it.`,
+GGUF file, an ONNX model, a .safetensors file or a checkpoint folder, of any
+architecture, and whether this program can convert and run it.`,
 		Example: "  fpaconv inspect passkey.gguf --tensors",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {

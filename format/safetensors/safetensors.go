@@ -38,6 +38,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strconv"
@@ -88,6 +89,10 @@ type Tensor struct {
 	Shape  format.Shape // outermost dimension first; empty for a scalar
 	Data   []byte       // the elements; a view of the file, read-only
 	Offset int64        // of Data in the file, in bytes
+
+	// Source, for Write alone, writes the elements in place of Data, so that they
+	// can be converted on the way.
+	Source func(w io.Writer) error
 }
 
 // File is an open file.

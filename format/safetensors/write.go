@@ -28,7 +28,8 @@ const bufferBytes = 1 << 20
 //
 // Write fails, before it writes anything, when a name is repeated, reserved or
 // not UTF-8, when a type has no name in the format, when data and shape do not
-// agree, or when the header would be larger than readers accept.
+// agree, or when the header would be larger than readers accept. It fails in the
+// middle when a source does, or does not give what the shape asks for.
 func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	sorted := slices.Clone(tensors)
 	slices.SortFunc(sorted, func(a, b Tensor) int {
@@ -43,11 +44,48 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 		return fmt.Errorf("safetensors: write the header: %w", err)
 	}
 	for _, t := range sorted {
-		if _, err := w.Write(t.Data); err != nil {
+		if err := t.write(w); err != nil {
 			return fmt.Errorf("safetensors: write %s: %w", where(t.Name), err)
 		}
 	}
 	return nil
+}
+
+// size is the size of the elements in bytes.
+func (t *Tensor) size() (int64, error) {
+	elements, err := t.Shape.Elements()
+	if err != nil {
+		return 0, err
+	}
+	return t.DType.Bytes(elements)
+}
+
+// write writes the elements, whose size encodeHeader has checked.
+func (t *Tensor) write(w io.Writer) error {
+	if t.Source == nil {
+		_, err := w.Write(t.Data)
+		return err
+	}
+	n := &counter{w: w}
+	if err := t.Source(n); err != nil {
+		return err
+	}
+	if size, err := t.size(); err != nil || n.written != size {
+		return fmt.Errorf("the source gave %d bytes, expected %d for %s of shape %v", n.written, size, t.DType, t.Shape)
+	}
+	return nil
+}
+
+// counter counts what goes through it.
+type counter struct {
+	w       io.Writer
+	written int64
+}
+
+func (c *counter) Write(b []byte) (int, error) {
+	n, err := c.w.Write(b)
+	c.written += int64(n)
+	return n, err
 }
 
 // WriteFile is Write to a file, which appears under its name only once it is
@@ -93,13 +131,14 @@ func encodeHeader(tensors []Tensor, metadata map[string]string) ([]byte, error) 
 	names := make(map[string]struct{}, len(tensors))
 	var offset int64
 	for _, t := range tensors {
-		if err := check(t, names); err != nil {
+		size, err := check(t, names)
+		if err != nil {
 			return nil, fmt.Errorf("safetensors: %s: %w", where(t.Name), err)
 		}
 		if len(b) > lengthBytes+1 {
 			b = append(b, ',')
 		}
-		end := offset + int64(len(t.Data))
+		end := offset + size
 		b = appendString(b, t.Name)
 		b = append(b, `:{"dtype":"`...)
 		b = append(b, t.DType.String()...)
@@ -129,33 +168,29 @@ func encodeHeader(tensors []Tensor, metadata map[string]string) ([]byte, error) 
 	return b, nil
 }
 
-// check fails when t cannot be written, and adds its name to names.
-func check(t Tensor, names map[string]struct{}) error {
+// check fails when t cannot be written, and adds its name to names. It gives the
+// size of the elements in bytes.
+func check(t Tensor, names map[string]struct{}) (size int64, err error) {
 	if _, twice := names[t.Name]; twice {
-		return fmt.Errorf("the name is given twice")
+		return 0, fmt.Errorf("the name is given twice")
 	}
 	names[t.Name] = struct{}{}
 	_, known := dtypeRank[t.DType]
 	switch {
 	case t.Name == metadataKey:
-		return fmt.Errorf("the name is reserved")
+		return 0, fmt.Errorf("the name is reserved")
 	case !utf8.ValidString(t.Name):
-		return fmt.Errorf("the name is not UTF-8")
+		return 0, fmt.Errorf("the name is not UTF-8")
 	case !known:
-		return fmt.Errorf("the format has no type %s; convert the tensor first", t.DType)
+		return 0, fmt.Errorf("the format has no type %s; convert the tensor first", t.DType)
 	}
-	elements, err := t.Shape.Elements()
-	if err != nil {
-		return err
+	if size, err = t.size(); err != nil {
+		return 0, err
 	}
-	size, err := t.DType.Bytes(elements)
-	if err != nil {
-		return err
+	if t.Source == nil && size != int64(len(t.Data)) {
+		return 0, fmt.Errorf("%d bytes of data, expected %d for %s of shape %v", len(t.Data), size, t.DType, t.Shape)
 	}
-	if size != int64(len(t.Data)) {
-		return fmt.Errorf("%d bytes of data, expected %d for %s of shape %v", len(t.Data), size, t.DType, t.Shape)
-	}
-	return nil
+	return size, nil
 }
 
 // appendString appends s in quotes, escaped as the reference library does.

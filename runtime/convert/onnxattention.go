@@ -32,13 +32,17 @@ func (g *onnxGraph) attention(i int, q, k, v, h onnx.Value) (onnx.Value, error) 
 	}
 	in.Field = g.b.Op("Cast", in.Field, onnx.To(onnx.Float))
 	in.Level = g.b.Op("Cast", in.Level, onnx.To(onnx.Float))
-	out, err := g.operator(in, names)
+	out, err := g.operator(i, in, names)
 	return out.Output, err
 }
 
-// operator writes the operator in the form that was asked for.
-func (g *onnxGraph) operator(in onnxbody.Inputs, names []string) (onnxbody.Outputs, error) {
+// operator writes the operator of layer i in the form that was asked for.
+func (g *onnxGraph) operator(i int, in onnxbody.Inputs, names []string) (onnxbody.Outputs, error) {
 	o := onnxbody.Options{Interval: string(g.c.Interval), Scale: g.c.Scale, Names: names}
+	if g.bounds != nil {
+		o.Cache, o.CacheEps = g.o.Cache, g.o.CacheEps
+		o.LogitBound = g.bounds[i*g.c.Heads : (i+1)*g.c.Heads]
+	}
 	switch g.o.Op {
 	case ONNXInline:
 		return onnxbody.Inline(g.b, in, o)
@@ -145,14 +149,14 @@ func (g *onnxGraph) walk(i int, in onnxbody.Inputs, names []string) (onnx.Value,
 	}
 	one := b.Sub("whole")
 	err := g.nested(one, func() error {
-		w, err := g.piece(in)
+		w, err := g.piece(i, in)
 		w.output(one)
 		return err
 	})
 	if err != nil {
 		return onnx.None, err
 	}
-	many, err := g.pieces(in)
+	many, err := g.pieces(i, in)
 	if err != nil {
 		return onnx.None, err
 	}
@@ -193,12 +197,12 @@ func carriedType(i int) *onnx.Type {
 	return onnx.TensorOf(onnx.Float, "", "", "", "")
 }
 
-// piece runs the operator once. Its zero is the whole number in the middle of the
+// piece runs the operator of layer i once. Its zero is the whole number in the middle of the
 // piece's values, so that their rounding to float32 loses least; levels and lows
 // of the past are moved there. Afterwards they move on to the whole number next to
 // the last value. Moving by whole numbers loses nothing of float32 levels near the
 // zero.
-func (g *onnxGraph) piece(in onnxbody.Inputs) (walked, error) {
+func (g *onnxGraph) piece(i int, in onnxbody.Inputs) (walked, error) {
 	b := g.b
 	span := b.Op("Add", g.reduce("ReduceMax", in.Field, 2), g.reduce("ReduceMin", in.Field, 2))
 	middle := b.Op("Round", b.Op("Mul", span, b.Scalar(onnx.Double, 0.5))) // [B, Hf, 1]
@@ -208,15 +212,15 @@ func (g *onnxGraph) piece(in onnxbody.Inputs) (walked, error) {
 	in.Field, in.Level = float(b.Op("Sub", in.Field, middle)), float(b.Op("Sub", in.Level, middle))
 	move := float(middle)
 	in.PastLevel, in.PastLow = b.Op("Sub", in.PastLevel, move), b.Op("Sub", in.PastLow, move)
-	out, err := g.operator(in, nil)
+	out, err := g.operator(i, in, nil)
 	move = float(b.Op("Sub", end, middle))
 	out.PresentLevel, out.PresentLow = b.Op("Sub", out.PresentLevel, move), b.Op("Sub", out.PresentLow, move)
 	return walked{out, end}, err
 }
 
-// pieces is the branch for long calls: a Loop that carries the states, the output
+// pieces is the branch of layer i for long calls: a Loop that carries the states, the output
 // so far and how far the zero has moved.
-func (g *onnxGraph) pieces(in onnxbody.Inputs) (*onnx.Builder, error) {
+func (g *onnxGraph) pieces(i int, in onnxbody.Inputs) (*onnx.Builder, error) {
 	c := g.c
 	outer := g.b.Sub("pieces")
 	length := outer.Int64s(pieceLen)
@@ -233,8 +237,8 @@ func (g *onnxGraph) pieces(in onnxbody.Inputs) (*onnx.Builder, error) {
 	more := b.Input(b.Fresh("more"), onnx.TensorOf(onnx.Bool))
 	now := in
 	var y, zero onnx.Value
-	for i, v := range []*onnx.Value{&y, &now.PastKey, &now.PastValue, &now.PastLevel, &now.PastLow, &zero} {
-		*v = b.Input(b.Fresh("carried"), carriedType(i))
+	for j, v := range []*onnx.Value{&y, &now.PastKey, &now.PastValue, &now.PastLevel, &now.PastLow, &zero} {
+		*v = b.Input(b.Fresh("carried"), carriedType(j))
 	}
 	err := g.nested(b, func() error {
 		from := b.Op("Mul", b.Op("Reshape", n, b.Int64s(1)), length)
@@ -243,7 +247,7 @@ func (g *onnxGraph) pieces(in onnxbody.Inputs) (*onnx.Builder, error) {
 			*v = g.at(*v, from, to)
 		}
 		now.Field, now.Level = b.Op("Sub", now.Field, zero), b.Op("Sub", now.Level, zero)
-		w, err := g.piece(now)
+		w, err := g.piece(i, now)
 		w.Output = b.Op("Concat", y, w.Output, onnx.IntAttr("axis", 2))
 		w.moved = b.Op("Add", zero, w.moved)
 		b.Output(b.Op("Identity", more), onnx.TensorOf(onnx.Bool))
@@ -255,8 +259,8 @@ func (g *onnxGraph) pieces(in onnxbody.Inputs) (*onnx.Builder, error) {
 	}
 	out := outer.Ops(6, "Loop", outer.Op("Squeeze", count), outer.Scalar(onnx.Bool, 1),
 		output, in.PastKey, in.PastValue, in.PastLevel, in.PastLow, moved, onnx.Body("body", b))
-	for i, v := range out {
-		outer.Output(v, carriedType(i))
+	for j, v := range out {
+		outer.Output(v, carriedType(j))
 	}
 	return outer, nil
 }

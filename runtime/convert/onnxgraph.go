@@ -29,6 +29,7 @@ type onnxGraph struct {
 	b       *onnx.Builder
 	c       *model.Config
 	o       *ONNXOptions
+	bounds  []float32               // on the logits, of every layer and query head; nil where keys are not dropped
 	weights map[string]*onnx.Tensor // by GGUF name
 	stored  map[string]onnx.Value   // those in the graph already, in their own type
 	wide    map[string]onnx.Value   // as float32
@@ -49,9 +50,9 @@ type onnxGraph struct {
 }
 
 // onnxModel makes the graph, and the model around it.
-func onnxModel(c *model.Config, o *ONNXOptions, weights map[string]*onnx.Tensor) (*onnx.Model, error) {
+func onnxModel(c *model.Config, o *ONNXOptions, bounds []float32, weights map[string]*onnx.Tensor) (*onnx.Model, error) {
 	g := &onnxGraph{
-		b: onnx.NewGraph("decoder"), c: c, o: o, weights: weights,
+		b: onnx.NewGraph("decoder"), c: c, o: o, bounds: bounds, weights: weights,
 		stored: make(map[string]onnx.Value), wide: make(map[string]onnx.Value), shapes: make(map[string]onnx.Value),
 		pasts: make(map[string]onnx.Value), presents: make(map[string]onnx.Value), outputs: make(map[string]*onnx.Type),
 	}

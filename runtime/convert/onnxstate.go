@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/firstpassage/fpa/format/onnx"
+	"github.com/firstpassage/fpa/ops/onnxbody"
 	"github.com/firstpassage/fpa/runtime/model"
 )
 
@@ -27,9 +28,15 @@ type state struct {
 func past(i int, state string) string    { return fmt.Sprintf("past_key_values.%d.%s", i, state) }
 func present(i int, state string) string { return fmt.Sprintf("present.%d.%s", i, state) }
 
-// stateList lists the states of a layer as inputs and outputs of the graph.
-func (g *onnxGraph) stateList() []state {
+// stateList lists the states of layer i as inputs and outputs of the graph. Where dead
+// keys are dropped, each layer keeps another number of slots, and must say so: runtimes
+// give one buffer to values whose sizes have the same name.
+func (g *onnxGraph) stateList(i int) []state {
 	c := g.c
+	pastLength, totalLength := pastLength, totalLength
+	if g.o.Cache != onnxbody.CacheOff {
+		pastLength, totalLength = fmt.Sprintf("past_slots.%d", i), fmt.Sprintf("present_slots.%d", i)
+	}
 	slots := func(name string, heads int, widths ...any) state {
 		dims := func(length string) []any { return append([]any{batchSize, heads, length}, widths...) }
 		return state{name, onnx.Float, dims(pastLength), dims(totalLength)}
@@ -64,7 +71,7 @@ func (g *onnxGraph) fieldHeads() int { return max(1, g.c.FieldHeads) }
 
 // states declares the states of layer i as inputs and outputs.
 func (g *onnxGraph) states(i int) {
-	for _, s := range g.stateList() {
+	for _, s := range g.stateList(i) {
 		g.pasts[past(i, s.name)] = g.b.Input(past(i, s.name), onnx.TensorOf(s.elem, s.in...))
 		name := present(i, s.name)
 		g.order = append(g.order, name)

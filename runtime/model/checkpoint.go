@@ -38,7 +38,7 @@ type layout struct {
 var configKeys = map[string]string{
 	"context_length": "max_position_embeddings", "embedding_length": "hidden_size", "block_count": "num_hidden_layers",
 	"feed_forward_length": "intermediate_size", "head_count": "num_attention_heads", "head_count_kv": "num_key_value_heads",
-	"key_length": "head_dim", "value_length": "head_dim", "layer_norm_rms_epsilon": "rms_norm_eps",
+	"key_length": "head_dim", "value_length": "value_head_dim", "layer_norm_rms_epsilon": "rms_norm_eps",
 	"attention.scale": "attention_scale", "attention.field.kind": "field_kind", "attention.field.activation": "field_activation",
 	"attention.field.head_count": "num_field_heads", "attention.level.kind": "level_kind", "attention.interval": "field_interval",
 	"attention.qk_norm": "qk_norm", "attention.qk_norm_epsilon": "qk_norm_eps", "attention.output_gate": "output_gate",

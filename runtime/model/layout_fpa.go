@@ -1,6 +1,9 @@
 package model
 
-import "math"
+import (
+	"math"
+	"strings"
+)
 
 // fpaLayout is the layout of docs/checkpoints.md.
 var fpaLayout = layout{
@@ -9,9 +12,9 @@ var fpaLayout = layout{
 	place: func(_ *configReader, name string) []piece {
 		if n, rest, ok := cutLayer(name); ok {
 			switch rest {
-			case "self_attn.slope":
+			case fpaSlope:
 				return whole("blk." + n + ".attn_slope.weight")
-			case "self_attn.level_offset":
+			case fpaLevelOffset:
 				return whole("blk." + n + ".attn_level.bias")
 			}
 		}
@@ -20,7 +23,47 @@ var fpaLayout = layout{
 	check: checkBiases,
 }
 
-var fpaPlace = placeLayer(llamaGlobal, fpaLayer)
+// The names in a layer that are whole, without .weight or .bias.
+const (
+	fpaSlope       = "self_attn.slope"
+	fpaLevelOffset = "self_attn.level_offset"
+)
+
+var fpaPlace = placeLayer(fpaGlobal, fpaLayer)
+
+// fpaGlobal are the names outside of layers.
+var fpaGlobal = map[string]string{
+	"model.embed_tokens.weight": nameEmbed,
+	"model.rope_freqs.weight":   nameRopeFreqs,
+	"model.norm.weight":         nameOutputNorm,
+	"lm_head.weight":            nameOutput,
+}
+
+// CheckpointName is the name that a tensor of a model has in an FPA checkpoint
+// (docs/checkpoints.md). name is one of those of Config.Tensors.
+func (c *Config) CheckpointName(name string) string {
+	for checkpoint, g := range fpaGlobal {
+		if g == name {
+			return checkpoint
+		}
+	}
+	rest, _ := strings.CutPrefix(name, "blk.")
+	n, rest, _ := strings.Cut(rest, ".")
+	prefix := "model.layers." + n + "."
+	switch {
+	case rest == "attn_slope.weight":
+		return prefix + fpaSlope
+	case rest == "attn_level.bias" && c.Level == LevelOffset:
+		return prefix + fpaLevelOffset
+	}
+	base, kind, _ := strings.Cut(rest, ".")
+	for checkpoint, g := range fpaLayer {
+		if g == base {
+			return prefix + checkpoint + "." + kind
+		}
+	}
+	return name
+}
 
 // fpaLayer are the names in a layer: those of a Llama checkpoint and what FPA
 // adds.
@@ -47,7 +90,7 @@ var fpaLayer = map[string]string{
 // fpaKeys are the keys of config.json that fpaConfig reads.
 var fpaKeys = []string{
 	"model_type", "vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers", "intermediate_size",
-	"num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps", "hidden_act", "tie_word_embeddings",
+	"num_attention_heads", "num_key_value_heads", "head_dim", "value_head_dim", "rms_norm_eps", "hidden_act", "tie_word_embeddings",
 	"attention_bias", "mlp_bias", "attention_scale", "qk_norm", "qk_norm_eps", "output_gate", "output_norm",
 	"key_shift", "value_shift", "field_kind", "field_activation", "field_interval", "num_field_heads", "level_kind",
 	"rope_theta", "partial_rotary_factor", "rope_scaling", "sliding_window",
@@ -84,7 +127,7 @@ func fpaConfig(r *configReader) Config {
 	}
 	c.KVHeads = r.int("num_key_value_heads", c.Heads)
 	c.KeyDim = r.int("head_dim", c.Hidden/c.Heads)
-	c.ValDim = c.KeyDim
+	c.ValDim = r.int("value_head_dim", c.KeyDim)
 	c.Scale = float32(r.float("attention_scale", 1/math.Sqrt(float64(c.KeyDim))))
 	if c.QKNorm != NormNone {
 		c.QKNormEps = float32(r.float("qk_norm_eps", float64(c.NormEps)))

@@ -80,14 +80,14 @@ func (f *File) openONNX(path string, o OpenOptions) (err error) {
 	if err := f.ONNX.Check(); err != nil {
 		return err
 	}
-	if f.Parts, err = FromONNX(f.ONNX); err != nil {
-		return err
-	}
-	keys, err := onnxMetadata(f.ONNX.Model)
-	if err != nil {
+	if f.Parts, err = FromONNX(f.ONNX.Model); err != nil {
 		return format.WithPath(err, path)
 	}
-	if f.Generation, err = generationOfKV(keys); err != nil {
+	keys, err := onnxMetadata(f.ONNX.Model)
+	if err == nil {
+		f.Generation, err = generationOfKV(keys)
+	}
+	if err != nil {
 		return format.WithPath(err, path)
 	}
 	if o.TokenizerPath == "" {
@@ -102,13 +102,8 @@ func (f *File) openONNX(path string, o OpenOptions) (err error) {
 
 // FromONNX reads the parts of a model from an ONNX model that fpaconv wrote; one
 // that something else wrote is an UnsupportedError. The graph is not interpreted.
-// Data are views of the file. Errors name the file and the key or tensor.
-func FromONNX(f *onnx.File) (Parts, error) {
-	p, err := onnxParts(f.Model)
-	return p, format.WithPath(err, f.Paths()[0])
-}
-
-func onnxParts(m *onnx.Model) (Parts, error) {
+// Data are views of the file. Errors name the key or tensor.
+func FromONNX(m *onnx.Model) (Parts, error) {
 	keys, err := onnxMetadata(m)
 	if err != nil {
 		return Parts{}, err

@@ -139,6 +139,15 @@ func TextEscapeOf(config []byte) (TextEscape, error) {
 // jsonClass is the tokenizer of the Forgetting Transformer's repository.
 const jsonClass = "JSONGPT2Tokenizer"
 
+// Class is the tokenizer_class of a tokenizer_config.json from which TextEscapeOf
+// gives e.
+func (e TextEscape) Class() string {
+	if e == EscapeJSON {
+		return jsonClass
+	}
+	return "PreTrainedTokenizerFast"
+}
+
 // class is the class of a tokenizer_config.json, empty where it names none: that
 // in auto_map, which a model brings along as Python code, before tokenizer_class.
 func (o *object) class() string {

@@ -1,20 +1,17 @@
 package convert
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"math"
 
 	"github.com/firstpassage/fpa/runtime/model"
 )
 
-// onnxConfig is the config.json beside an ONNX model: the keys of an FPA
-// checkpoint (docs/checkpoints.md), among them those that libraries look for to
-// make the first, empty states.
-type onnxConfig struct {
+// checkpointConfig is the config.json of an FPA checkpoint (docs/checkpoints.md), or
+// beside an ONNX model, where libraries look for what the first, empty states are.
+type checkpointConfig struct {
 	ModelType     string   `json:"model_type"`
 	Architectures []string `json:"architectures"`
 	VocabSize     int      `json:"vocab_size"`
@@ -50,13 +47,13 @@ type onnxConfig struct {
 	PAD           *int     `json:"pad_token_id"`
 	UseCache      bool     `json:"use_cache"`
 
-	FPA *onnxConfig `json:"fpa_config,omitempty"` // of packed states
+	FPA *checkpointConfig `json:"fpa_config,omitempty"` // of packed states
 }
 
 // packed is the configuration of a model whose states are packed: that of a Llama
 // model with keys of that width, which unchanged pipelines know how to feed. What
 // the model is stays under fpa_config.
-func (j onnxConfig) packed(width int) onnxConfig {
+func (j checkpointConfig) packed(width int) checkpointConfig {
 	own := j
 	j.ModelType, j.Architectures = "llama", []string{"LlamaForCausalLM"}
 	j.KeyDim, j.ValDim = width, 0
@@ -65,13 +62,13 @@ func (j onnxConfig) packed(width int) onnxConfig {
 	return j
 }
 
-func (c *onnxConversion) config() onnxConfig {
+func (c *staged) config() checkpointConfig {
 	m := &c.src.Parts.Config
 	has := make(map[string]bool)
 	for _, p := range c.plans {
 		has[p.Name] = true
 	}
-	j := onnxConfig{
+	j := checkpointConfig{
 		ModelType: "fpa", Architectures: []string{"FPAForCausalLM"},
 		VocabSize: m.VocabSize, Hidden: m.Hidden, FeedForward: m.FeedForward, Blocks: m.Blocks,
 		Heads: m.Heads, KVHeads: m.KVHeads, KeyDim: m.KeyDim,
@@ -85,7 +82,7 @@ func (c *onnxConversion) config() onnxConfig {
 		j.ValDim = m.ValDim
 	}
 	if m.RopeDim > 0 {
-		j.RopeTheta, j.RopeShare = &m.RopeBase, float64(m.RopeDim)/float64(m.KeyDim)
+		j.RopeTheta, j.RopeShare = &m.RopeBase, ropeShare(m.RopeDim, m.KeyDim)
 	}
 	if m.QKNorm != model.NormNone {
 		j.QKNormEps = m.QKNormEps
@@ -96,6 +93,16 @@ func (c *onnxConversion) config() onnxConfig {
 	g := &c.generation
 	j.BOS, j.EOS, j.PAD = tokenID(g.BOS), endTokens(g.EOS), tokenID(g.PAD)
 	return j
+}
+
+// ropeShare is the partial_rotary_factor of n rotated elements of a head; readers
+// multiply and cut off.
+func ropeShare(n, dim int) float64 {
+	share := float64(n) / float64(dim)
+	if int(share*float64(dim)) < n {
+		share = math.Nextafter(share, 2)
+	}
+	return share
 }
 
 // tokenID is an id, or nil for one that the model does not name.
@@ -117,61 +124,48 @@ func endTokens(ids []int) any {
 	return ids
 }
 
-// onnxGeneration is the generation_config.json beside an ONNX model.
-type onnxGeneration struct {
+// generationConfig is the generation_config.json beside a model.
+type generationConfig struct {
 	BOS         *int     `json:"bos_token_id,omitempty"`
 	EOS         any      `json:"eos_token_id,omitempty"`
 	PAD         *int     `json:"pad_token_id,omitempty"`
-	DoSample    bool     `json:"do_sample"`
+	DoSample    *bool    `json:"do_sample,omitempty"`
 	Temperature *float32 `json:"temperature,omitempty"`
 	TopK        *int     `json:"top_k,omitempty"`
 	TopP        *float32 `json:"top_p,omitempty"`
 	MinP        *float32 `json:"min_p,omitempty"`
 }
 
-// writeFolder writes what pipelines look for beside the model.
-func (c *onnxConversion) writeFolder() error {
+// checkpointFiles are the contents of the files beside the weights of a checkpoint
+// by name, and that of config.json once more.
+func (c *staged) checkpointFiles() (map[string]any, checkpointConfig, error) {
 	tokenizer, err := c.tokenizerFiles()
 	if err != nil {
-		return err
+		return nil, checkpointConfig{}, err
 	}
 	g := &c.generation
-	generation := onnxGeneration{
+	generation := generationConfig{
 		BOS: tokenID(g.BOS), EOS: endTokens(g.EOS), PAD: tokenID(g.PAD),
 		TopK: g.TopK, TopP: g.TopP, MinP: g.MinP,
 	}
-	if g.Temperature != nil && *g.Temperature > 0 { // 0 is greedy
-		generation.DoSample, generation.Temperature = true, g.Temperature
+	if g.Temperature != nil { // 0 is greedy
+		sample := *g.Temperature > 0
+		generation.DoSample = &sample
+		if sample {
+			generation.Temperature = g.Temperature
+		}
 	}
 	config := c.config()
-	if c.o.Packed {
-		config = config.packed(packedWidth(&c.src.Parts.Config))
-	}
 	files := map[string]any{"config.json": config, "generation_config.json": generation}
 	for name, data := range tokenizer {
 		files[name] = json.RawMessage(data)
 	}
-	for name, v := range files {
-		var b bytes.Buffer
-		e := json.NewEncoder(&b)
-		e.SetEscapeHTML(false)
-		e.SetIndent("", "  ")
-		if err := e.Encode(v); err != nil {
-			return err
-		}
-		if err := c.checkTaken(name); err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(c.temp, name), b.Bytes(), 0o666); err != nil {
-			return err
-		}
-	}
-	return nil
+	return files, config, nil
 }
 
 // tokenizerFiles are tokenizer.json and tokenizer_config.json, and fill in the
 // tokens that the model does not name.
-func (c *onnxConversion) tokenizerFiles() (map[string][]byte, error) {
+func (c *staged) tokenizerFiles() (map[string][]byte, error) {
 	t, err := c.src.Tokenizer()
 	if errors.Is(err, model.ErrNoTokenizer) {
 		c.report.Notes = append(c.report.Notes, "the source carries no tokenizer")
@@ -195,7 +189,7 @@ func (c *onnxConversion) tokenizerFiles() (map[string][]byte, error) {
 		PAD      string `json:"pad_token,omitempty"`
 		Template string `json:"chat_template,omitempty"`
 		Clean    bool   `json:"clean_up_tokenization_spaces"`
-	}{Class: "PreTrainedTokenizerFast"}
+	}{Class: t.TextEscape().Class()}
 	if config.Template, err = c.src.ChatTemplate(); err != nil {
 		return nil, err
 	}
@@ -217,27 +211,34 @@ func (c *onnxConversion) tokenizerFiles() (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.src.Checkpoint != nil && c.src.Checkpoint.TokenizerConfig() != nil {
-		own = c.src.Checkpoint.TokenizerConfig()
+	if from := c.src.TokenizerConfig(); from != nil {
+		own = from
 	}
-	if own, err = withInputNames(own); err != nil {
+	if own, err = completed(own, config.Template); err != nil {
 		return nil, fmt.Errorf("tokenizer_config.json: %w", err)
 	}
 	return map[string][]byte{"tokenizer.json": data, "tokenizer_config.json": own}, nil
 }
 
-// withInputNames adds model_input_names where a tokenizer_config.json has none:
-// libraries then make token_type_ids, too, which the model does not take.
-func withInputNames(config []byte) ([]byte, error) {
+// completed adds what a tokenizer_config.json may lack: the chat template, which may
+// come from a file of its own, and model_input_names. Without the latter, libraries
+// make token_type_ids, too, which the model does not take.
+func completed(config []byte, template string) ([]byte, error) {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(config, &keys); err != nil {
 		return nil, err
 	}
+	if keys == nil {
+		keys = make(map[string]json.RawMessage)
+	}
 	if keys["model_input_names"] == nil {
-		if keys == nil {
-			keys = make(map[string]json.RawMessage)
-		}
 		keys["model_input_names"] = json.RawMessage(`["input_ids", "attention_mask"]`)
+	}
+	if keys["chat_template"] == nil && template != "" {
+		var err error
+		if keys["chat_template"], err = json.Marshal(template); err != nil {
+			return nil, err
+		}
 	}
 	return json.Marshal(keys)
 }
