@@ -54,6 +54,14 @@ const (
 	Inclusive = "inclusive" // over j <= t <= i
 )
 
+// The values of the attribute "cache", which says what dead keys may weigh that the
+// present tensors leave out: nothing that float32 shows, or a given amount.
+const (
+	CacheOff     = "off"
+	CacheExact   = "exact"
+	CacheBounded = "bounded"
+)
+
 // BlockLen is the number of queries that the body takes at a time.
 const BlockLen = 64
 
@@ -77,6 +85,13 @@ type Options struct {
 	// back after, for models where they have another type. A function always
 	// does, which costs nothing where they are float32.
 	Convert bool
+
+	// Dropping of dead keys, by implementations that can: Node writes it into the
+	// node, and nothing else looks at it. The standard operators of a body keep every
+	// slot.
+	Cache      string    // CacheOff, CacheExact or CacheBounded; empty: CacheOff
+	CacheEps   float32   // of CacheBounded: what the dropped keys may weigh together
+	LogitBound []float32 // for each query head a bound of |Scale * q·k|; not with CacheOff
 
 	// Names are the names of the outputs, in the order of OutputNames; where they
 	// end or are empty, names are made up. Giving a name later, by Identity, may
@@ -102,6 +117,25 @@ func (o *Options) check() error {
 	}
 	if s := float64(o.Scale); math.IsNaN(s) || math.IsInf(s, 0) {
 		return fmt.Errorf("onnxbody: scale %g, expected a finite number", s)
+	}
+	switch o.Cache {
+	case "":
+		o.Cache = CacheOff
+	case CacheOff, CacheExact, CacheBounded:
+	default:
+		return fmt.Errorf("onnxbody: cache %q, expected %q, %q or %q", o.Cache, CacheOff, CacheExact, CacheBounded)
+	}
+	if o.Cache == CacheOff {
+		return nil
+	}
+	if o.Interval != Exclusive {
+		return fmt.Errorf("onnxbody: cache %q with the interval %q, in which no key can be dropped safely", o.Cache, o.Interval)
+	}
+	if o.Cache == CacheBounded && !(o.CacheEps > 0 && o.CacheEps < 1) {
+		return fmt.Errorf("onnxbody: dropped keys may weigh %g, expected a number above 0 and below 1", o.CacheEps)
+	}
+	if len(o.LogitBound) == 0 {
+		return fmt.Errorf("onnxbody: cache %q without bounds of the logits", o.Cache)
 	}
 	return nil
 }
@@ -144,9 +178,10 @@ type Outputs struct {
 	PresentKey, PresentValue, PresentLevel, PresentLow onnx.Value
 }
 
-// Node puts the operator's node into a graph. Both attributes are written out,
+// Node puts the operator's node into a graph. Scale and interval are written out,
 // also where they have their defaults: not every runtime knows the defaults of
-// a function's attributes.
+// a function's attributes. What says which keys to drop is there only where keys
+// may be dropped.
 func Node(b *onnx.Builder, in Inputs, o Options) (Outputs, error) {
 	if err := errors2(o.check(), in.check()); err != nil {
 		return Outputs{}, err
@@ -155,9 +190,17 @@ func Node(b *onnx.Builder, in Inputs, o Options) (Outputs, error) {
 	for i := range OutputNames {
 		names = append(names, o.name(b, i))
 	}
-	out := b.Ops(5, Domain+"::"+Name, onnx.As(names...),
-		in.Query, in.Key, in.Value, in.Field, in.Level, in.Slope, onnx.Inputs(in.past()...),
-		onnx.FloatAttr("scale", o.Scale), onnx.StringAttr("interval", o.Interval))
+	args := []onnx.Arg{
+		onnx.As(names...), in.Query, in.Key, in.Value, in.Field, in.Level, in.Slope, onnx.Inputs(in.past()...),
+		onnx.FloatAttr("scale", o.Scale), onnx.StringAttr("interval", o.Interval),
+	}
+	if o.Cache != CacheOff {
+		args = append(args, onnx.StringAttr("cache", o.Cache), onnx.FloatsAttr("logit_bound", o.LogitBound...))
+	}
+	if o.Cache == CacheBounded {
+		args = append(args, onnx.FloatAttr("cache_eps", o.CacheEps))
+	}
+	out := b.Ops(5, Domain+"::"+Name, args...)
 	return Outputs{out[0], out[1], out[2], out[3], out[4]}, b.Err()
 }
 
