@@ -118,7 +118,7 @@ func (c *chunk) attention(x *gx.Node, cache graph.Cache) *gx.Node {
 	if m.OutputGate != model.GateNone {
 		gate = columns(m.Heads * m.ValDim)
 	}
-	var small func(int) *gx.Node
+	small := columns
 	if c.e.weights[c.at+nameSmall] != nil {
 		small = split(c.linear(h, c.at+nameSmall))
 	}

@@ -20,7 +20,7 @@ const (
 
 	nameAttnNorm   = "attn_norm"   // [D]
 	nameProject    = "project"     // q, k, v and the output gate: [H*d + Hkv*d + Hkv*dv (+ H*dv), D]
-	nameSmall      = "small"       // float32: key shift, value shift, field, level: [.., D]
+	nameSmall      = "small"       // key shift, value shift, field, level: [.., D], float32; part of project if that is float32 too
 	nameQNorm      = "q_norm"      // [H, d]
 	nameKNorm      = "k_norm"      // [Hkv, d]
 	nameSlope      = "slope"       // [Hf]
@@ -49,8 +49,12 @@ func (e *Engine) upload() error {
 		if m.OutputGate != model.GateNone {
 			project = append(project, l.Gate)
 		}
+		small := smallProjections(m, l)
+		if !e.memory.half {
+			project, small = append(project, small...), nil
+		}
 		u.linear(at+nameProject, e.memory.half, m.Hidden, project...)
-		if small := smallProjections(m, l); len(small) > 0 {
+		if len(small) > 0 {
 			u.linear(at+nameSmall, false, m.Hidden, small...)
 		}
 		if m.QKNorm != model.NormNone {
@@ -194,7 +198,7 @@ func decode(flat any, at, n int, t quant.DType, data []byte) error {
 	buf := make([]float32, min(step, n))
 	for done := 0; done < n; done += step {
 		part := buf[:min(step, n-done)]
-		if err := quant.Decode(part, t, data[bytes(t, done):bytes(t, done+len(part))]); err != nil {
+		if err := quant.Decode(part, t, data[sizeOf(t, done):sizeOf(t, done+len(part))]); err != nil {
 			return err
 		}
 		switch f := flat.(type) {
@@ -211,5 +215,5 @@ func decode(flat any, at, n int, t quant.DType, data []byte) error {
 	return nil
 }
 
-// bytes is the size of n numbers of type t, n a multiple of the length of a block.
-func bytes(t quant.DType, n int) int { return n / t.BlockLen() * t.BlockBytes() }
+// sizeOf is the size of n numbers of type t, n a multiple of the length of a block.
+func sizeOf(t quant.DType, n int) int { return n / t.BlockLen() * t.BlockBytes() }

@@ -23,6 +23,7 @@
 package xla
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -94,10 +95,16 @@ func newEngine(m *model.Model, b backends.Backend, mem memory, o Options) (*Engi
 // Threads is the number of threads that the engine uses on the processor, which XLA
 // decides by itself.
 func (e *Engine) Threads() int {
-	if e.memory.shared && e.backend.Name() != simplego.BackendName {
+	if e.memory.shared && !e.pureGo() {
 		return runtime.NumCPU()
 	}
 	return 1
+}
+
+// pureGo says whether the engine runs on gomlx's pure-Go backend.
+func (e *Engine) pureGo() bool {
+	_, ok := e.backend.(*simplego.Backend)
+	return ok
 }
 
 // Description names the backend and its devices.
@@ -146,6 +153,9 @@ func try(f func() error) (err error) {
 // cacheType checks that K and V can be of a type, and says how they are stored:
 // on a processor in float32, whatever they are rounded to.
 func (e *Engine) cacheType(t quant.DType) (dtypes.DType, error) {
+	if t == quant.F16 && e.pureGo() {
+		return dtypes.InvalidDType, errors.New("cache type f16 is not supported by gomlx's Go backend, which cannot round to it; use f32 (--cache-type f32)")
+	}
 	switch {
 	case t == quant.F32, t == quant.F16 && !e.memory.half:
 		return dtypes.Float32, nil
