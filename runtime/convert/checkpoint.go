@@ -34,7 +34,8 @@ func ToCheckpoint(ctx context.Context, src *model.File, o Options) (*Report, err
 	}
 	parts := src.Parts
 	c := &checkpointConversion{staged{ctx: ctx, src: src, parts: &parts, o: &o}}
-	c.fillBiases("attn_q", "attn_k", "attn_v", "attn_output")
+	c.fillBiases("attn_q", "attn_k", "attn_v")
+	c.fillBiases("attn_output")
 	c.fillBiases("ffn_gate", "ffn_up", "ffn_down")
 	err := c.run(".safetensors", c)
 	return &c.report, err
@@ -43,8 +44,8 @@ func ToCheckpoint(ctx context.Context, src *model.File, o Options) (*Report, err
 // checkpointConversion is the state of one run of ToCheckpoint.
 type checkpointConversion struct{ staged }
 
-// fillBiases adds zeros for the biases that some of the projections lack, when
-// others have theirs: a checkpoint has all of them or none.
+// fillBiases adds zeros for the biases that some of the projections lack, in any
+// layer, when others have theirs: a checkpoint has all of them or none.
 func (c *checkpointConversion) fillBiases(projections ...string) {
 	have := make(map[string]bool, len(c.parts.Tensors))
 	for _, t := range c.parts.Tensors {

@@ -29,6 +29,7 @@ type checkpointConfig struct {
 	RopeTheta     *float64 `json:"rope_theta,omitempty"`
 	RopeShare     float64  `json:"partial_rotary_factor,omitempty"`
 	AttentionBias bool     `json:"attention_bias"`
+	OutputBias    *bool    `json:"attention_output_bias,omitempty"` // where it differs
 	MLPBias       bool     `json:"mlp_bias"`
 	Scale         float32  `json:"attention_scale"`
 	QKNorm        string   `json:"qk_norm"`
@@ -77,6 +78,9 @@ func (c *staged) config() checkpointConfig {
 		Scale: m.Scale, QKNorm: string(m.QKNorm), OutputGate: string(m.OutputGate), OutputNorm: m.OutputNorm,
 		KeyShift: m.KeyShift, ValueShift: m.ValueShift,
 		FieldKind: string(m.Field), Interval: string(m.Interval), UseCache: true,
+	}
+	if output := has["blk.0.attn_output.bias"]; output != j.AttentionBias {
+		j.OutputBias = &output
 	}
 	if m.ValDim != m.KeyDim {
 		j.ValDim = m.ValDim

@@ -363,8 +363,10 @@ func (r *configReader) float(key string, absent float64) float64 {
 	return read(r, func() (float64, error) { return r.c.Float(key, absent) })
 }
 
-func (r *configReader) bool(key string) bool {
-	return read(r, func() (bool, error) { return r.c.Bool(key, false) })
+func (r *configReader) bool(key string) bool { return r.boolOr(key, false) }
+
+func (r *configReader) boolOr(key string, absent bool) bool {
+	return read(r, func() (bool, error) { return r.c.Bool(key, absent) })
 }
 
 func (r *configReader) string(key, absent string) string {

@@ -91,7 +91,7 @@ var fpaLayer = map[string]string{
 var fpaKeys = []string{
 	"model_type", "vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers", "intermediate_size",
 	"num_attention_heads", "num_key_value_heads", "head_dim", "value_head_dim", "rms_norm_eps", "hidden_act", "tie_word_embeddings",
-	"attention_bias", "mlp_bias", "attention_scale", "qk_norm", "qk_norm_eps", "output_gate", "output_norm",
+	"attention_bias", "attention_output_bias", "mlp_bias", "attention_scale", "qk_norm", "qk_norm_eps", "output_gate", "output_norm",
 	"key_shift", "value_shift", "field_kind", "field_activation", "field_interval", "num_field_heads", "level_kind",
 	"rope_theta", "partial_rotary_factor", "rope_scaling", "sliding_window",
 	"bos_token_id", "eos_token_id", "pad_token_id",
@@ -148,21 +148,23 @@ func fpaConfig(r *configReader) Config {
 // mlp_bias: a bias that was lost, or is not meant, changes every logit.
 func checkBiases(r *configReader, have map[string]bool) error {
 	layers := r.required("num_hidden_layers")
+	attention := r.bool("attention_bias")
 	for _, b := range []struct {
 		key   string
+		want  bool
 		names []string
 	}{
-		{"attention_bias", []string{"attn_q", "attn_k", "attn_v", "attn_output"}},
-		{"mlp_bias", []string{"ffn_gate", "ffn_up", "ffn_down"}},
+		{"attention_bias", attention, []string{"attn_q", "attn_k", "attn_v"}},
+		{"attention_output_bias", r.boolOr("attention_output_bias", attention), []string{"attn_output"}},
+		{"mlp_bias", r.bool("mlp_bias"), []string{"ffn_gate", "ffn_up", "ffn_down"}},
 	} {
-		want := r.bool(b.key)
 		for i := range layers {
 			for _, name := range b.names {
 				bias := blockName(i, name+".bias")
-				if have[bias] && !want {
+				if have[bias] && !b.want {
 					return bad(bias, "the checkpoint has this bias, but config.json does not say %s", b.key)
 				}
-				if !have[bias] && want {
+				if !have[bias] && b.want {
 					return bad(bias, "the tensor is missing; config.json says %s", b.key)
 				}
 			}
