@@ -32,6 +32,13 @@ func TestONNX(t *testing.T) {
 	onlyFile(t, dir, "model.onnx")
 
 	mustFail(t, 1, "exists", passkey, "-o", path)
+	_, report = mustRun(t, passkey, "-o", path, "--force", "--onnx-cache", "bounded", "--onnx-cache-eps", "0.01")
+	if !strings.Contains(report, "in the median head") {
+		t.Errorf("the report does not say what the bounds are worth:\n%s", report)
+	}
+	if checked, _ := mustRun(t, "onnx", "check", path); strings.Contains(checked, "problem") {
+		t.Errorf("onnx check prints %s", checked)
+	}
 	mustRun(t, passkey, "-o", path, "--force", "--onnx-external", "--onnx-op", "attention", "--opset", "24", "--onnx-no-mask", "--onnx-last-logits")
 	onlyFile(t, dir, "model.onnx", "model.onnx.data")
 	g, err := onnx.Open(path, format.Limits{})
@@ -91,5 +98,9 @@ func TestONNXUsage(t *testing.T) {
 	mustFail(t, 2, "separate or packed", passkey, "-o", file, "--onnx-state", "one")
 	mustFail(t, 2, "f32 or f16", passkey, "-o", file, "--type", "q8_0")
 	mustFail(t, 2, "--split-max-size", passkey, "-o", file, "--split-max-size", "1M")
+	mustFail(t, 2, "one of off, exact, bounded", passkey, "-o", file, "--onnx-cache", "budget")
+	mustFail(t, 2, "only with --onnx-cache bounded", passkey, "-o", file, "--onnx-cache", "exact", "--onnx-cache-eps", "0.1")
+	mustFail(t, 2, "above 0", passkey, "-o", file, "--onnx-cache", "bounded", "--onnx-cache-eps", "0")
+	mustFail(t, 2, "packed states", passkey, "-o", file, "--onnx-cache", "exact", "--onnx-state", "packed")
 	onlyFile(t, dir)
 }

@@ -196,9 +196,10 @@ func TestONNXPadding(t *testing.T) {
 }
 
 // TestONNXCases holds the FoX cases, in f32 and bf16, against the logits that
-// their own PyTorch code gives.
+// their own PyTorch code gives: forms that need nothing, and the node and the function
+// with the plugin.
 func TestONNXCases(t *testing.T) {
-	python := onnxtest.Start(t)
+	plain, plugin := onnxtest.Start(t), onnxtest.Start(t, onnxtest.Plugin(t))
 	for i, dir := range caseFolders(t, "fox") {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 			continue
@@ -214,28 +215,63 @@ func TestONNXCases(t *testing.T) {
 				}
 				defer src.Close()
 				golden := openGolden(t, filepath.Join(dir, kind.golden+".safetensors"))
-				op := []string{ONNXFunction, ONNXInline, ONNXAttention}[i%3]
-				path, _ := writeONNX(t, src, ONNXOptions{Options: Options{Type: quant.F32, Threads: 1}, Op: op})
-				python.Check(t, path)
-				s := python.Load(t, path, onnxtest.Runtime)
-				worst := 0.0
-				for _, n := range []int{1, 7, 64, 300} {
-					ids, want := golden.ints(fmt.Sprintf("ids.%d", n)), golden.floats(t, fmt.Sprintf("logits.%d", n))
-					for _, calls := range []int{n, 50, 1} {
-						logits := s.FeedAll(t, ids, calls)
-						var got []float64
-						for _, p := range golden.ints(fmt.Sprintf("pos.%d", n)) {
-							got = append(got, logits[p]...)
-						}
-						d := farthest(got, want)
-						worst = max(worst, d)
-						if !(d <= 1e-4) {
-							t.Errorf("%s, %d tokens, %d at a time: a logit differs by %g", op, n, calls, d)
+				for _, form := range []struct {
+					op     string
+					cache  string
+					python *onnxtest.Python
+				}{
+					{[]string{ONNXFunction, ONNXInline, ONNXAttention}[i%3], "off", plain},
+					{ONNXCustom, []string{"off", "exact"}[i%2], plugin}, {ONNXFunction, []string{"exact", "off"}[i%2], plugin},
+				} {
+					o := ONNXOptions{Options: Options{Type: quant.F32, Threads: 1}, Op: form.op, Cache: form.cache}
+					path, _ := writeONNX(t, src, o)
+					form.python.Check(t, path)
+					s := form.python.Load(t, path, onnxtest.Runtime)
+					worst := 0.0
+					for _, n := range []int{1, 7, 64, 300} {
+						ids, want := golden.ints(fmt.Sprintf("ids.%d", n)), golden.floats(t, fmt.Sprintf("logits.%d", n))
+						for _, calls := range []int{n, 50, 1} {
+							if calls == 1 && n > 64 && form.op == ONNXFunction && form.python == plugin {
+								continue // as custom
+							}
+							logits := s.FeedAll(t, ids, calls)
+							var got []float64
+							for _, p := range golden.ints(fmt.Sprintf("pos.%d", n)) {
+								got = append(got, logits[p]...)
+							}
+							d := farthest(got, want)
+							worst = max(worst, d)
+							if !(d <= 1e-4) {
+								t.Errorf("%s, cache %s, %d tokens, %d at a time: a logit differs by %g", form.op, form.cache, n, calls, d)
+							}
 						}
 					}
+					t.Logf("%s, cache %s: largest difference of a logit %.1e", form.op, form.cache, worst)
 				}
-				t.Logf("%s: largest difference of a logit %.1e", op, worst)
 			})
+		}
+	}
+}
+
+// TestONNXBoundsOfRounded has a model without QK-norm whose matrices are rounded: the
+// bounds in its file are those of the weights in its file.
+func TestONNXBoundsOfRounded(t *testing.T) {
+	c := modeltest.Config()
+	c.QKNorm = model.NormNone
+	src := randomFile(c, false)
+	for _, cache := range ONNXCaches {
+		path, r := writeONNX(t, src, ONNXOptions{Options: unread(quant.F16), Cache: cache})
+		f, err := model.Open(path, model.OpenOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		m, err := f.Build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := m.LogitBounds(quant.F16); want == nil || !slices.Equal(f.Parts.Config.LogitBound, want) || !slices.Equal(r.LogitBound, want) {
+			t.Errorf("cache %s: the bounds are %v, those of the weights %v", cache, f.Parts.Config.LogitBound, want)
 		}
 	}
 }
@@ -319,10 +355,27 @@ func TestONNXRefused(t *testing.T) {
 		"23 to":      {Options: unread(quant.F32), Op: ONNXAttention, Opset: 22},
 		"written as": {Options: unread(quant.F32), Op: "loop"},
 		"q8_0":       {Options: unread(quant.Q8_0)},
+		"one of off": {Options: unread(quant.F32), Cache: "measured"},
+		"function":   {Options: unread(quant.F32), Op: ONNXInline, Cache: "exact"},
+		"packed":     {Options: unread(quant.F32), Packed: true, Cache: "exact"},
+		"not exact":  {Options: unread(quant.F32), Cache: "exact", CacheEps: 0.1},
+		"below 1":    {Options: unread(quant.F32), Cache: "bounded", CacheEps: 1},
 	} {
 		o.Output = filepath.Join(t.TempDir(), "m.onnx")
 		if _, err := ToONNX(context.Background(), src, o); err == nil || !strings.Contains(strings.ToLower(err.Error()), want) {
 			t.Errorf("%+v: error %v, expected one about %q", o, err, want)
+		}
+	}
+	for name, want := range map[string]string{"softmax rope": "plain softmax", "inclusive relative": "inclusive"} {
+		c := modeltest.Config()
+		modeltest.Options()[name](&c)
+		o := ONNXOptions{Options: unread(quant.F16), Cache: "exact"}
+		o.Output = filepath.Join(t.TempDir(), "m.onnx")
+		if _, err := ToONNX(context.Background(), randomFile(c, false), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, expected one about %q", name, err, want)
+		}
+		if files, _ := os.ReadDir(filepath.Dir(o.Output)); len(files) > 0 {
+			t.Errorf("%s: %v is left", name, files)
 		}
 	}
 }
