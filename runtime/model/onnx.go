@@ -141,7 +141,7 @@ func FromONNX(m *onnx.Model) (Parts, error) {
 		}
 		data, err := t.Data()
 		if err != nil {
-			return p, err
+			return p, bad(s.Name, "%v", err)
 		}
 		p.Tensors = append(p.Tensors, Tensor{Name: s.Name, Source: s.Name, DType: dtype, Shape: t.Dims, Data: data})
 	}

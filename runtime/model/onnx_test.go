@@ -18,11 +18,15 @@ import (
 	"github.com/firstpassage/fpa/testmodels/modeltest"
 )
 
-// onnxModel is what an exporter writes of a model, without the graph's nodes.
-func onnxModel(t testing.TB) *onnx.Model {
-	t.Helper()
-	c := modeltest.Config()
+// bounded is a configuration with bounds on the logits, whose values do not matter.
+func bounded(c model.Config) model.Config {
 	c.LogitBound = slices.Repeat([]float32{1.25}, c.Blocks*c.Heads)
+	return c
+}
+
+// onnxModel is what an exporter writes of a model, without the graph's nodes.
+func onnxModel(t testing.TB, c model.Config) *onnx.Model {
+	t.Helper()
 	parts := modeltest.Random(c, 5, true)
 	m := &onnx.Model{IRVersion: 8, Opsets: []onnx.Opset{{Version: 17}}, Graph: &onnx.Graph{Name: "decoder"}}
 	m.Metadata = []onnx.Prop{{Key: gguf.KeyArchitecture, Value: gguf.ArchFPA}}
@@ -42,12 +46,11 @@ func onnxModel(t testing.TB) *onnx.Model {
 }
 
 func TestFromONNX(t *testing.T) {
-	got, err := model.FromONNX(onnxModel(t))
+	c := bounded(modeltest.Config())
+	got, err := model.FromONNX(onnxModel(t, c))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := modeltest.Config()
-	c.LogitBound = slices.Repeat([]float32{1.25}, c.Blocks*c.Heads)
 	if want := modeltest.Random(c, 5, true); !reflect.DeepEqual(got, want) {
 		t.Errorf("read %+v, expected %+v", got.Config, want.Config)
 	}
@@ -106,14 +109,14 @@ func TestFromONNXMalformed(t *testing.T) {
 		{"quantised", tensor("blk.0.attn_q.weight", func(x *onnx.Tensor) { x.Type = onnx.Int4 }), "INT4"},
 		{"not opened", tensor("blk.0.attn_q.weight", func(x *onnx.Tensor) { x.Raw, x.External = nil, &onnx.External{Location: "x"} }), "blk.0.attn_q.weight"},
 	} {
-		m := onnxModel(t)
+		m := onnxModel(t, bounded(modeltest.Config()))
 		c.change(m)
 		if _, err := model.FromONNX(m); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: error %v, expected %q", c.name, err, c.says)
 		}
 	}
 	// What FromONNX leaves to Build.
-	m := onnxModel(t)
+	m := onnxModel(t, bounded(modeltest.Config()))
 	tensor("blk.0.attn_q.weight", func(x *onnx.Tensor) { x.Dims = []int64{36, 40} })(m)
 	p, err := model.FromONNX(m)
 	if err != nil {
@@ -128,7 +131,7 @@ func TestFromONNXMalformed(t *testing.T) {
 func TestOpenONNX(t *testing.T) {
 	dir := t.TempDir()
 	var b bytes.Buffer
-	if err := onnx.Encode(&b, onnxModel(t)); err != nil {
+	if err := onnx.Encode(&b, onnxModel(t, bounded(modeltest.Config()))); err != nil {
 		t.Fatal(err)
 	}
 	put := func(name string, data []byte) string {
@@ -237,7 +240,10 @@ func TestKindOf(t *testing.T) {
 // FuzzFromONNX reads any file: errors are those of formats, and what is read can be
 // built or is refused.
 func FuzzFromONNX(f *testing.F) {
-	m := onnxModel(f)
+	c := modeltest.Config()
+	c.VocabSize, c.Hidden, c.FeedForward, c.Blocks = 5, 4, 2, 1
+	c.Heads, c.KVHeads, c.FieldHeads, c.KeyDim, c.ValDim = 1, 1, 1, 2, 2
+	m := onnxModel(f, c)
 	var b bytes.Buffer
 	if err := onnx.Encode(&b, m); err != nil {
 		f.Fatal(err)
