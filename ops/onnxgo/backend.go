@@ -275,6 +275,33 @@ func Decode(m *onnx.Model, b *Backend) (decoded *goonnx.Model, err error) {
 	return decoded, nil
 }
 
+// Zeros makes a tensor for an input, of its declared shape with sizes for the
+// dimensions that have names, and none, 0, for the others: with the batch as the
+// only size, what a decoder begins with as its past.
+func Zeros(v *onnx.ValueInfo, sizes map[string]int) (tensor.Tensor, error) {
+	if v.Type == nil || v.Type.Kind != onnx.TypeTensor || !v.Type.Ranked {
+		return nil, fmt.Errorf("onnxgo: the model gives no shape for %q", v.Name)
+	}
+	elem, err := typeOf(v.Type.Elem)
+	if err != nil {
+		return nil, fmt.Errorf("onnxgo: %q: %w", v.Name, err)
+	}
+	size := 1
+	var dims []int
+	for _, d := range v.Type.Dims {
+		n := int(max(d.Size, 0))
+		if d.Param != "" {
+			n = sizes[d.Param]
+		}
+		if n < 0 || n > 0 && size > maxElements/n {
+			return nil, fmt.Errorf("onnxgo: %q: a dimension of %d is no possible shape here", v.Name, n)
+		}
+		size *= n
+		dims = append(dims, n)
+	}
+	return toGorgonia(tensors.FromShape(shapes.Make(elem, dims...)))
+}
+
 // Run computes the outputs. The first run with a set of inputs, and one with
 // inputs of other shapes, compiles the model.
 func (b *Backend) Run() (err error) {

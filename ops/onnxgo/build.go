@@ -21,7 +21,7 @@ import (
 const (
 	maxKnown    = 1 << 16 // elements of a value that is computed then
 	maxElements = 1<<31 - 1
-	maxSteps    = 1 << 18 // nodes, loops and functions unrolled
+	maxSteps    = 1 << 18 // nodes and nested graphs, with loops and functions unrolled
 )
 
 // value is a value of the model. Where it follows from shapes and constants
@@ -193,9 +193,7 @@ func (b *builder) apply(s *scope, n *onnx.Node, in []*value) (out []*value) {
 			panic(err)
 		}
 	}()
-	if *b.steps++; *b.steps > maxSteps {
-		fail("more than %d nodes with all loops and functions unrolled", maxSteps)
-	}
+	b.step()
 	o, ok := operators[nameOf(n)]
 	if !ok {
 		return b.function(s, n, b.program.functions[nameOf(n)], in)
@@ -213,12 +211,19 @@ func (b *builder) apply(s *scope, n *onnx.Node, in []*value) (out []*value) {
 			fail("input %d is left out", i)
 		}
 	}
-	if !o.control {
+	if !o.live {
 		if out := c.fold(o); out != nil {
 			return out
 		}
 	}
 	return o.run(c)
+}
+
+// step counts what a model makes the builder do.
+func (b *builder) step() {
+	if *b.steps++; *b.steps > maxSteps {
+		fail("more than %d nodes with all loops and functions unrolled", maxSteps)
+	}
 }
 
 // function evaluates the body of a function of the model.
@@ -270,6 +275,7 @@ func (b *builder) graph(s *scope, g *onnx.Graph, in []*value) []*value {
 	if len(in) != len(g.Inputs) {
 		fail("graph %q has %d inputs, expected %d", g.Name, len(g.Inputs), len(in))
 	}
+	b.step()
 	inner := &scope{outer: s, values: make(map[string]*value), opsets: s.opsets}
 	for i, v := range g.Inputs {
 		inner.values[v.Name] = in[i]

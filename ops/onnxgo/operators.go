@@ -14,9 +14,11 @@ import (
 
 // operator is one that is known here.
 type operator struct {
-	min, max int  // number of inputs, the first min of which are needed; max < 0: any
-	control  bool // has nested graphs, or nothing to compute
-	run      func(c *call) []*value
+	min, max int // number of inputs, the first min of which are needed; max < 0: any
+	// live operators are not computed while the graph is built: they have nested
+	// graphs, nothing to compute, or far larger values within than their results.
+	live bool
+	run  func(c *call) []*value
 }
 
 func (o operator) arity() string {
@@ -35,20 +37,20 @@ var operators map[name]operator
 
 func init() {
 	operators = map[name]operator{
-		{op: "Constant"}:        {run: constant, control: true},
+		{op: "Constant"}:        {run: constant, live: true},
 		{op: "ConstantOfShape"}: {min: 1, max: 1, run: constantOfShape},
-		{op: "If"}:              {min: 1, max: 1, run: ifElse, control: true},
-		{op: "Loop"}:            {min: 2, max: -1, run: loop, control: true},
-		{op: "Scan"}:            {min: 1, max: -1, run: scan, control: true},
-		{op: "Shape"}:           {min: 1, max: 1, run: shapeOf, control: true},
-		{op: "Size"}:            {min: 1, max: 1, run: sizeOf, control: true},
-		{op: "Dropout"}:         {min: 1, max: 3, run: dropout, control: true},
-		{op: "Identity"}:        {min: 1, max: 1, run: identity, control: true},
+		{op: "If"}:              {min: 1, max: 1, run: ifElse, live: true},
+		{op: "Loop"}:            {min: 0, max: -1, run: loop, live: true},
+		{op: "Scan"}:            {min: 1, max: -1, run: scan, live: true},
+		{op: "Shape"}:           {min: 1, max: 1, run: shapeOf, live: true},
+		{op: "Size"}:            {min: 1, max: 1, run: sizeOf, live: true},
+		{op: "Dropout"}:         {min: 1, max: 3, run: dropout, live: true},
+		{op: "Identity"}:        {min: 1, max: 1, run: identity, live: true},
 		{op: "Split"}:           {min: 1, max: 2, run: split},
 
 		{op: "LayerNormalization"}:                 {min: 2, max: 3, run: layerNorm},
-		{op: "Attention"}:                          {min: 3, max: 6, run: attention},
-		{firstPassageDomain, firstPassageName, ""}: {min: 6, max: 10, run: firstPassage},
+		{op: "Attention"}:                          {min: 3, max: 6, run: attention, live: true},
+		{firstPassageDomain, firstPassageName, ""}: {min: 6, max: 10, run: firstPassage, live: true},
 	}
 	one := func(min, max int, f func(c *call) *gx.Node, names ...string) {
 		for _, n := range names {
@@ -107,6 +109,11 @@ func init() {
 	one(5, 5, batchNorm, "BatchNormalization")
 	one(2, 3, conv, "Conv")
 	one(1, 1, pool, "MaxPool", "AveragePool")
+	for _, n := range []string{"Conv", "MaxPool", "AveragePool"} {
+		o := operators[name{op: n}]
+		o.live = true
+		operators[name{op: n}] = o
+	}
 	one(1, 1, globalPool, "GlobalAveragePool", "GlobalMaxPool")
 	for n, f := range map[string]func(x *gx.Node, axes []int) *gx.Node{
 		"ReduceSum":  func(x *gx.Node, axes []int) *gx.Node { return gx.ReduceSum(x, axes...) },

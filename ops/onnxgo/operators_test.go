@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -526,7 +527,14 @@ func TestOperators(t *testing.T) {
 			check("constants", m, nil)
 		})
 	}
+	list, err := os.ReadFile("../../docs/onnx-go.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for n := range operators {
+		if !regexp.MustCompile(`[| ]` + n.String() + `[,; ]`).Match(list) {
+			t.Errorf("docs/onnx-go.md does not list the operator %s", n)
+		}
 		if !used[n.String()] && n.domain == "" {
 			t.Errorf("no case has the operator %s", n)
 		}

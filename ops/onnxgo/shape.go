@@ -561,7 +561,7 @@ func split(c *call) []*value {
 	if sizes == nil {
 		// In equal parts, the last of which may be smaller.
 		n := c.integer("num_outputs", len(c.n.Outputs))
-		if n < 1 || n > size {
+		if n < 1 || n > size || n > len(c.n.Outputs) {
 			fail("%d is split into %d", size, n)
 		}
 		part := (size + n - 1) / n
@@ -621,7 +621,7 @@ func ifElse(c *call) []*value {
 
 func loop(c *call) []*value {
 	body := subgraph(c, "body")
-	trips := maxSteps + 1
+	trips := math.MaxInt
 	if c.has(0) {
 		list := c.ints(0)
 		if len(list) != 1 {
@@ -636,7 +636,7 @@ func loop(c *call) []*value {
 		}
 		return is
 	}
-	state := append([]*value{nil}, c.in[2:]...) // the condition first, as the body has it
+	state := append([]*value{nil}, c.in[min(2, len(c.in)):]...) // the condition first, as the body has it
 	if c.has(1) {
 		state[0] = c.in[1]
 	} else {
@@ -645,9 +645,6 @@ func loop(c *call) []*value {
 	stacked := make([][]*gx.Node, 0)
 	var empty []shapes.Shape
 	for i := 0; i < trips && known(state[0]); i++ {
-		if i > maxSteps {
-			fail("more than %d iterations", maxSteps)
-		}
 		out := body(append([]*value{knownValue(tensors.FromScalar(int64(i)))}, state...))
 		if len(out) < len(state) {
 			fail("the body has %d outputs, expected %d or more", len(out), len(state))
