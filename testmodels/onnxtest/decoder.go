@@ -87,6 +87,10 @@ func (d *Decoder) Feed(t testing.TB, step Step) [][][]float64 {
 // back by.
 func (d *Decoder) States() []Tensor { return d.states }
 
+// Continue goes on with the sequences of a decoder, of this session or another whose
+// model has the same states.
+func (s *Session) Continue(d *Decoder) *Decoder { return &Decoder{s, slices.Clone(d.states)} }
+
 // FeedAll feeds one sequence whole or in calls of so many tokens, and returns the
 // logits of all positions.
 func (s *Session) FeedAll(t testing.TB, ids []int32, calls int) [][]float64 {

@@ -81,7 +81,7 @@ func holdONNX(t *testing.T, python *onnxtest.Python, o convert.ONNXOptions) {
 // TestONNXCache asks the plugin to drop dead keys of a prompt of 2,040 tokens, fed in
 // chunks and token by token, and expects the logits and the answer of the function
 // body, which keeps every key, with a small part of its slots. Without the plugin the
-// same file keeps every key.
+// same file keeps every key; each goes on where the other stopped.
 func TestONNXCache(t *testing.T) {
 	const apart = 2e-4 // each is within 1e-4 of float64, see TestONNXPlugin
 	plain, plugin := onnxtest.Start(t), onnxtest.Start(t, onnxtest.Plugin(t))
@@ -133,6 +133,17 @@ func TestONNXCache(t *testing.T) {
 			continue
 		}
 		stock := plain.Load(t, path, onnxtest.Runtime)
+		for _, sessions := range [][]*onnxtest.Session{{s, stock, s}, {stock, s, stock}} {
+			d := sessions[0].NewDecoder(t, 1)
+			var got []float32
+			for i, from := range []int{0, 700, 1400} {
+				d = sessions[i].Continue(d)
+				got = append(got, feedONNX(t, d, ids[from:min(from+700, len(ids))])...)
+			}
+			if diff := maxDiff(got, want[:len(got)]); !(diff <= apart) {
+				t.Errorf("with the plugin for a part of the prompt a logit differs by %g", diff)
+			}
+		}
 		got, text, slots := answerONNX(t, stock, ids, 300)
 		if d := maxDiff(got, want); !(d <= apart) || !slices.Equal(text, answer) || slices.Min(slots) != len(ids)+len(answer) {
 			t.Errorf("without the plugin a logit differs by %g, the answer is %d, slots %d", d, text, slots)
@@ -148,20 +159,10 @@ func answerONNX(t *testing.T, s *onnxtest.Session, prompt []int32, chunk int) (l
 	const end = 1 // eos_token_id
 	d := s.NewDecoder(t, 1)
 	feed := func(ids []int32) (next int32) {
-		row := make([]int64, len(ids))
-		for i, id := range ids {
-			row[i] = int64(id)
-		}
-		for _, l := range d.Feed(t, onnxtest.Step{IDs: [][]int64{row}})[0] {
-			next = 0
-			for i, v := range l {
-				logits = append(logits, float32(v))
-				if v > l[next] {
-					next = int32(i)
-				}
-			}
-		}
-		return next
+		rows := feedONNX(t, d, ids)
+		logits = append(logits, rows...)
+		last := rows[len(rows)-len(rows)/len(ids):]
+		return int32(slices.Index(last, slices.Max(last)))
 	}
 	var next int32
 	for part := range slices.Chunk(prompt, chunk) {
@@ -177,6 +178,21 @@ func answerONNX(t *testing.T, s *onnxtest.Session, prompt []int32, chunk int) (l
 		}
 	}
 	return logits, answer, slots
+}
+
+// feedONNX feeds tokens in one call and gives their logits.
+func feedONNX(t *testing.T, d *onnxtest.Decoder, ids []int32) (logits []float32) {
+	t.Helper()
+	row := make([]int64, len(ids))
+	for i, id := range ids {
+		row[i] = int64(id)
+	}
+	for _, l := range d.Feed(t, onnxtest.Step{IDs: [][]int64{row}})[0] {
+		for _, v := range l {
+			logits = append(logits, float32(v))
+		}
+	}
+	return logits
 }
 
 // TestONNXBounds finds the bounds on the logits in the metadata of every model, and

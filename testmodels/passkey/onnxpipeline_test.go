@@ -82,17 +82,32 @@ func TestONNXExample(t *testing.T) {
 	runExample(t, dir, "example.py", example(t, "python", 0), python)
 }
 
-// TestTransformersJS runs transformers.js's own generate on a model with packed
-// states: the example of docs/onnx.md.
-func TestTransformersJS(t *testing.T) {
+// nodeFolder is a folder in which Node.js finds the packages of the tests.
+func nodeFolder(t *testing.T) string {
+	t.Helper()
 	modules := os.Getenv("FPA_NODE_MODULES")
 	need(t, modules != "", "FPA_NODE_MODULES is not set; it names a node_modules folder with @huggingface/transformers")
 	dir := t.TempDir()
 	if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
-	onnxFolder(t, filepath.Join(dir, "folder"), true)
+	return dir
+}
+
+// TestONNXRuntimeNode runs a program that calls onnxruntime-node itself, token by
+// token: the first example in JavaScript of docs/onnx.md.
+func TestONNXRuntimeNode(t *testing.T) {
+	dir := nodeFolder(t)
+	onnxFolder(t, dir, false)
 	runExample(t, dir, "example.mjs", example(t, "js", 0), "node")
+}
+
+// TestTransformersJS runs transformers.js's own generate on a model with packed
+// states: the second example in JavaScript of docs/onnx.md.
+func TestTransformersJS(t *testing.T) {
+	dir := nodeFolder(t)
+	onnxFolder(t, filepath.Join(dir, "folder"), true)
+	runExample(t, dir, "example.mjs", example(t, "js", 1), "node")
 }
 
 // TestOptimum runs optimum's own generate on a model with packed states: the
