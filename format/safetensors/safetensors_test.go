@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"maps"
 	"math"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -475,6 +477,39 @@ func TestWriteRefuses(t *testing.T) {
 		}
 		if b.Len() > 0 {
 			t.Errorf("%s: wrote %d bytes before it failed", test.msg, b.Len())
+		}
+	}
+}
+
+// TestWriteSource has elements that are made while they are written.
+func TestWriteSource(t *testing.T) {
+	plain := []Tensor{
+		{Name: "a", DType: quant.F32, Shape: format.Shape{1}, Data: []byte(four)},
+		{Name: "b", DType: quant.U8, Shape: format.Shape{3}, Data: []byte("xyz")},
+	}
+	from := func(pieces ...string) []Tensor {
+		made := slices.Clone(plain)
+		made[1].Data = nil
+		made[1].Source = func(w io.Writer) error {
+			for _, p := range pieces {
+				if _, err := io.WriteString(w, p); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		return made
+	}
+	var want, got bytes.Buffer
+	if err := Write(&want, plain, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := Write(&got, from("x", "yz"), nil); err != nil || !bytes.Equal(got.Bytes(), want.Bytes()) {
+		t.Errorf("%v, wrote %q, expected %q", err, got.Bytes(), want.Bytes())
+	}
+	for _, pieces := range [][]string{nil, {"xy"}, {"xy", "za"}} {
+		if err := Write(io.Discard, from(pieces...), nil); err == nil || !strings.Contains(err.Error(), "expected 3 for U8 of shape [3]") {
+			t.Errorf("source %q: error %v", pieces, err)
 		}
 	}
 }

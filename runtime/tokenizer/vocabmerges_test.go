@@ -315,6 +315,11 @@ func TestTextEscapeOf(t *testing.T) {
 			t.Errorf("TextEscapeOf(%s) = %q, %v; expected %q", config, got, err, want)
 		}
 	}
+	for _, e := range []TextEscape{EscapeNone, EscapeJSON} {
+		if got, err := TextEscapeOf([]byte(`{"tokenizer_class": "` + e.Class() + `"}`)); err != nil || got != e {
+			t.Errorf("the class of %q gives %q, %v", e, got, err)
+		}
+	}
 	if got, err := TextEscapeOf(nil); err != nil || got != EscapeNone {
 		t.Errorf("without a file: %q, %v", got, err)
 	}
