@@ -42,14 +42,17 @@ func newRoot() *cobra.Command {
 		Use:   "fpaconv CHECKPOINT [-o model.gguf | model.onnx | model.safetensors]",
 		Short: "Convert a trained checkpoint to a model file",
 		Long: `fpaconv reads a trained checkpoint and writes a GGUF file that holds all a
-program needs to run it: weights, configuration, tokenizer. An output that ends in
-.onnx becomes an ONNX model instead; with --to onnx, the output is a folder with the
-model, its configuration and tokenizer. With --to safetensors the output is a folder
-with the model as an FPA checkpoint (docs/checkpoints.md); an output that ends in
-.safetensors is its weights, and the rest goes beside it. The checkpoint is a
+program needs to run it: weights, configuration, tokenizer. The checkpoint is a
 folder in Hugging Face layout, a .safetensors file, the index of a sharded
 checkpoint, a PyTorch file (.pt, .pth, .bin; read without running anything in it),
 a .gguf file of the architecture fpa or llama, or an ONNX model that fpaconv wrote.
+
+Other outputs:
+
+  -o model.onnx             an ONNX model (docs/onnx.md)
+  --to onnx -o FOLDER       the same with its configuration and tokenizer
+  -o FOLDER/NAME.safetensors, or --to safetensors -o FOLDER
+                            an FPA checkpoint (docs/checkpoints.md)
 
 After writing, the checkpoint's own weights and the written file are run on the
 same tokens, and the largest difference of a logit is printed; a file that fails

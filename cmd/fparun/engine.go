@@ -35,7 +35,7 @@ type engineFlags struct {
 
 // add declares the flags; mode and typ are the defaults of the cache's.
 func (f *engineFlags) add(fl *pflag.FlagSet, mode cache.Mode, typ string) {
-	fl.StringVarP(&f.model, "model", "m", "", "model `file` (.gguf, or a checkpoint)")
+	fl.StringVarP(&f.model, "model", "m", "", "model `file` (.gguf, a checkpoint, or an ONNX model that fpaconv wrote)")
 	fl.IntVarP(&f.threads, "threads", "t", 0, "threads (default: one a processor)")
 	fl.IntVarP(&f.batch, "batch", "b", cpu.DefaultChunk, "tokens of the prompt that are run at a time")
 	fl.StringVar(&f.backend, "backend", backendAuto, "engine: cpu (this program's own), xla:cpu or xla:cuda (XLA by a plugin, see fparun\nbackends), go (the same graph without one, slow, to check it), auto (xla:cuda\nwhere there is a GPU and its plugin, else cpu)")
