@@ -1,5 +1,5 @@
-// Package convert writes a model as a GGUF file and verifies that the file gives
-// the results of its source.
+// Package convert writes a model as a GGUF file, an ONNX model or a checkpoint, and
+// verifies that what was written gives the results of its source.
 package convert
 
 import (
