@@ -91,9 +91,13 @@ type Python struct {
 
 // Start starts the process; sessions of ONNX Runtime register the libraries of custom
 // operators named. Without Python, onnx or onnxruntime the test is skipped, or fails
-// when FPA_REQUIRE_ORACLES is 1.
+// when FPA_REQUIRE_ORACLES is 1. With -short it is skipped: what ONNX Runtime computes
+// depends on nothing that such a run varies.
 func Start(t testing.TB, libraries ...string) *Python {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short: models are not run in ONNX Runtime")
+	}
 	name := os.Getenv("FPA_PYTHON")
 	if name == "" {
 		name = "python3"
