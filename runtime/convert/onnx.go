@@ -91,6 +91,9 @@ func ToONNX(ctx context.Context, src *model.File, o ONNXOptions) (*Report, error
 		return &Report{}, err
 	}
 	c := &onnxConversion{x: &o, staged: staged{ctx: ctx, src: src, parts: &src.Parts, o: &o.Options}}
+	if n := len(src.Generation.EOS); n > model.MaxEndTokens {
+		c.report.Notes = append(c.report.Notes, fmt.Sprintf("of %d end tokens the metadata, for reading the model back, name %d", n, model.MaxEndTokens))
+	}
 	err := c.run(".onnx", c)
 	return &c.report, err
 }

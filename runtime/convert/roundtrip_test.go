@@ -251,3 +251,23 @@ func TestRopeShare(t *testing.T) {
 		}
 	}
 }
+
+// TestRoundTripEndTokens has more end tokens than the metadata can name, which is
+// said; a checkpoint keeps them all, and the sampling settings.
+func TestRoundTripEndTokens(t *testing.T) {
+	src := randomFile(modeltest.Config(), true)
+	temperature, k := float32(0.7), 12
+	src.Generation = model.Generation{BOS: 1, PAD: -1, EOS: []int{2, 3, 4, 5}, Temperature: &temperature, TopK: &k}
+	path, r := writeONNX(t, src, ONNXOptions{Options: unread(quant.F32)})
+	if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "of 4 end tokens") {
+		t.Errorf("notes %q", r.Notes)
+	}
+	want := src.Generation
+	if got := asCheckpoint(t, src, unread(quant.F32)).Generation; !reflect.DeepEqual(got, want) {
+		t.Errorf("the checkpoint has %+v, expected %+v", got, want)
+	}
+	want.EOS = want.EOS[:3]
+	if got := openFile(t, path).Generation; !reflect.DeepEqual(got, want) {
+		t.Errorf("the ONNX model has %+v, expected %+v", got, want)
+	}
+}
