@@ -249,9 +249,14 @@ func TestRandom(t *testing.T) {
 	eachLevel(t)
 }
 
-// random holds 500 random calls against float64.
+// random holds 500 random calls against float64, or 50 in short tests, such as those
+// under the race detector.
 func random[E Element](t *testing.T) {
-	for n := range 500 {
+	calls := 500
+	if testing.Short() {
+		calls = 50
+	}
+	for n := range calls {
 		r := rand.New(rand.NewPCG(1, uint64(n)))
 		s := randomShape(r)
 		t.Run(fmt.Sprintf("%d %+v", n, s), func(t *testing.T) {

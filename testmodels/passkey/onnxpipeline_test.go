@@ -2,14 +2,17 @@ package passkey_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/convert"
+	"github.com/firstpassage/fpa/runtime/tokenizer"
 )
 
 // example is the n-th block of code in a language in docs/onnx.md.
@@ -40,10 +43,16 @@ func onnxFolder(t *testing.T, dir string, packed bool) {
 // runExample runs a program in a folder and expects the passkey of the prompt.
 func runExample(t *testing.T, dir, name, code string, command ...string) {
 	t.Helper()
+	runProgram(t, dir, name, code, " 12345.", append(command, name)...)
+}
+
+// runProgram writes a program into a folder, runs a command there and expects a text.
+func runProgram(t *testing.T, dir, name, code, want string, command ...string) {
+	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, name), []byte(code), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(command[0], append(command[1:], name)...)
+	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Dir = dir
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -51,8 +60,8 @@ func runExample(t *testing.T, dir, name, code string, command ...string) {
 	if err != nil {
 		t.Fatalf("%v: %v\n%s", command, err, stderr.String())
 	}
-	if !strings.Contains(string(out), " 12345.") {
-		t.Errorf("%v prints %q, expected the key 12345", command, out)
+	if !strings.Contains(string(out), want) {
+		t.Errorf("%v prints %q, expected %q in it", command, out, want)
 	}
 }
 
@@ -100,6 +109,47 @@ func TestONNXRuntimeNode(t *testing.T) {
 	dir := nodeFolder(t)
 	onnxFolder(t, dir, false)
 	runExample(t, dir, "example.mjs", example(t, "js", 0), "node")
+}
+
+// TestONNXRuntimeGo runs a program that calls ONNX Runtime by onnxruntime_go, a module
+// which needs cgo and is none of ours: the example in Go of docs/onnx.md, with the
+// library that onnxruntime-node brings.
+func TestONNXRuntimeGo(t *testing.T) {
+	modules := os.Getenv("FPA_NODE_MODULES")
+	need(t, modules != "", "FPA_NODE_MODULES is not set; it names a node_modules folder with onnxruntime-node")
+	arch := map[string]string{"amd64": "x64", "arm64": "arm64"}[runtime.GOARCH]
+	found, _ := filepath.Glob(filepath.Join(modules, "onnxruntime-node/bin/*", runtime.GOOS, arch, "libonnxruntime.so*"))
+	need(t, len(found) > 0, "onnxruntime-node has no libonnxruntime.so for this machine")
+	env, err := exec.Command("go", "env", "CGO_ENABLED", "CC").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cgo, cc, _ := strings.Cut(strings.TrimSpace(string(env)), "\n")
+	if cgo == "1" {
+		_, err = exec.LookPath(cc)
+	}
+	need(t, cgo == "1" && err == nil, "onnxruntime_go needs cgo and a C compiler")
+	dir := t.TempDir()
+	onnxFolder(t, dir, false)
+	for name, text := range map[string]string{
+		"go.mod": "module example\n\ngo 1.26\n\nrequire github.com/yalue/onnxruntime_go v1.27.0\n",
+		"go.sum": "github.com/yalue/onnxruntime_go v1.27.0 h1:c1YSgDNtpf0WGtxj3YeRIb8VC5LmM1J+Ve3uHdteC1U=\n" +
+			"github.com/yalue/onnxruntime_go v1.27.0/go.mod h1:b4X26A8pekNb1ACJ58wAXgNKeUCGEAQ9dmACut9Sm/4=\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	src, _ := open(t, ".")
+	tok, err := src.Tokenizer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := tok.Encode(" 12345.", tokenizer.EncodeOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runProgram(t, dir, "main.go", example(t, "go", 0), fmt.Sprint(want), "go", "run", ".", found[0])
 }
 
 // TestTransformersJS runs transformers.js's own generate on a model with packed
