@@ -88,6 +88,7 @@ func Plugins() []Plugin {
 	for _, d := range []Device{CUDA, CPU} {
 		if dir, err := InstallDir(d); err == nil {
 			look("installed by fparun", escape(dir))
+			look("installed by fparun", filepath.Join(escape(dir), "*"))
 			look("installed by fparun", filepath.Join(escape(dir), "*", "*"))
 		}
 	}
