@@ -276,12 +276,12 @@ func TestONNXBoundsOfRounded(t *testing.T) {
 	}
 }
 
-// TestONNXReferenceEvaluator runs two models in the evaluator that comes with the
-// standard.
+// TestONNXReferenceEvaluator runs models in the evaluator that comes with the standard,
+// one of each form.
 func TestONNXReferenceEvaluator(t *testing.T) {
 	python := onnxtest.Start(t)
 	variations := modeltest.Options()
-	for n, name := range []string{"fox pro", "grouped, field a key head"} {
+	for n, name := range []string{"fox pro", "grouped, field a key head", "plain"} {
 		c := modeltest.Config()
 		variations[name](&c)
 		src := randomFile(c, false)
@@ -294,7 +294,7 @@ func TestONNXReferenceEvaluator(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		path, _ := writeONNX(t, src, ONNXOptions{Options: unread(quant.F32), Op: []string{ONNXFunction, ONNXInline}[n]})
+		path, _ := writeONNX(t, src, ONNXOptions{Options: unread(quant.F32), Op: []string{ONNXFunction, ONNXInline, ONNXAttention}[n]})
 		s := python.Load(t, path, onnxtest.Reference)
 		if d := farthest(slices.Concat(s.FeedAll(t, ids, 30)...), want); !(d <= 2e-5) {
 			t.Errorf("%s: a logit differs by %g", name, d)
