@@ -25,7 +25,7 @@ func eachLevel(t *testing.T) {
 	}
 	for _, level := range []string{"generic", "avx2"} {
 		t.Run(level, func(t *testing.T) {
-			cmd := exec.Command(os.Args[0], "-test.run=^"+strings.Split(t.Name(), "/")[0]+"$")
+			cmd := exec.Command(os.Args[0], "-test.run=^"+strings.Split(t.Name(), "/")[0]+"$", fmt.Sprintf("-test.short=%v", testing.Short()))
 			cmd.Env = append(os.Environ(), "FPA_CPU="+level)
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)
