@@ -88,4 +88,7 @@ func printONNXReport(w io.Writer, r *convert.Report, o convert.ONNXOptions) {
 	if len(r.Verification) > 0 {
 		fmt.Fprintln(w, "compared were the written weights, on this program's own engine; the graph is run by ONNX Runtime or another runtime (docs/onnx.md)")
 	}
+	if o.Op == convert.ONNXCustom {
+		fmt.Fprintln(w, "the file has no function for the operator: ONNX Runtime needs the plugin to run it (docs/onnx-plugin.md)")
+	}
 }

@@ -36,6 +36,9 @@ func TestONNX(t *testing.T) {
 	if !strings.Contains(report, "in the median head") {
 		t.Errorf("the report does not say what the bounds are worth:\n%s", report)
 	}
+	if _, report = mustRun(t, passkey, "-o", filepath.Join(t.TempDir(), "custom.onnx"), "--onnx-op", "custom"); !strings.Contains(report, "needs the plugin") {
+		t.Errorf("the report does not say that the plugin is needed:\n%s", report)
+	}
 	if checked, _ := mustRun(t, "onnx", "check", path); strings.Contains(checked, "problem") {
 		t.Errorf("onnx check prints %s", checked)
 	}

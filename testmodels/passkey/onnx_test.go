@@ -241,3 +241,55 @@ func visitONNX(g *onnx.Graph, visit func(*onnx.Node)) {
 		}
 	}
 }
+
+// TestONNXBatch runs three prompts as one batch, padded at the left, then at the right,
+// then continued by one token each, and expects what each gives alone; with the plugin
+// dropping keys, too.
+func TestONNXBatch(t *testing.T) {
+	plain, plugin := onnxtest.Start(t), onnxtest.Start(t, onnxtest.Plugin(t))
+	golden := slices.MaxFunc(readGoldens(t), func(a, b golden) int { return len(a.ids) - len(b.ids) }).ids
+	ends := [][3]int{{0, 0, 0}, {150, 40, 97}, {161, 140, 98}, {162, 141, 99}} // of the three, by calls
+	const apart = 2e-4                                                         // each is within 1e-4 of float64
+	for _, form := range []struct {
+		python *onnxtest.Python
+		o      convert.ONNXOptions
+	}{{plain, convert.ONNXOptions{}}, {plugin, convert.ONNXOptions{Op: convert.ONNXCustom, Cache: "exact"}}} {
+		form.o.Type = quant.F32
+		s := form.python.Load(t, toONNX(t, form.o), onnxtest.Runtime)
+		var alone [3][][]float64
+		for i := range alone {
+			alone[i] = s.FeedAll(t, golden[300*i:300*i+ends[3][i]], 1000)
+		}
+		d := s.NewDecoder(t, 3)
+		for call := range 3 {
+			longest := 0
+			for i := range alone {
+				longest = max(longest, ends[call+1][i]-ends[call][i])
+			}
+			var step onnxtest.Step
+			for i := range alone {
+				row, mask := make([]int64, longest), make([]int64, longest)
+				n := ends[call+1][i] - ends[call][i]
+				for j := range n {
+					at := j
+					if call == 0 {
+						at += longest - n
+					}
+					row[at], mask[at] = int64(golden[300*i+ends[call][i]+j]), 1
+				}
+				step.IDs, step.Mask = append(step.IDs, row), append(step.Mask, mask)
+			}
+			for i, rows := range d.Feed(t, step) {
+				from, to := ends[call][i], ends[call+1][i]
+				if call == 0 {
+					rows = rows[longest-(to-from):]
+				}
+				for j := range to - from {
+					if diff := maxDiff(rows[j], alone[i][from+j]); !(diff <= apart) {
+						t.Fatalf("cache %q, call %d, sequence %d, token %d: a logit differs by %g", form.o.Cache, call, i, from+j, diff)
+					}
+				}
+			}
+		}
+	}
+}
