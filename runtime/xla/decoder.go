@@ -139,7 +139,7 @@ func (c *chunk) attention(x *gx.Node, cache graph.Cache) *gx.Node {
 	c.key, c.value = c.rounded(heads(k)), c.rounded(heads(gx.Reshape(v, n, m.KVHeads, m.ValDim)))
 	narrow := func(x *gx.Node) *gx.Node { return gx.ConvertDType(x, dtypes.Float32) }
 	out, _, _ := cache.Attend(heads(q), c.key, c.value, narrow(c.field), narrow(c.level), slope, o)
-	out = gx.Reshape(gx.TransposeAllDims(out, 0, 2, 1, 3), n, m.Heads, m.ValDim)
+	out = gx.Reshape(gx.TransposeAllAxes(out, 0, 2, 1, 3), n, m.Heads, m.ValDim)
 	if m.OutputNorm {
 		out = c.rmsNorm(out, c.at+nameOutputNorm, float64(m.NormEps))
 	}
@@ -163,7 +163,7 @@ func split(x *gx.Node) func(width int) *gx.Node {
 }
 
 // heads turns [N, H, d] into [1, H, N, d].
-func heads(x *gx.Node) *gx.Node { return gx.InsertAxes(gx.TransposeAllDims(x, 1, 0, 2), 0) }
+func heads(x *gx.Node) *gx.Node { return gx.InsertAxes(gx.TransposeAllAxes(x, 1, 0, 2), 0) }
 
 // rounded is K or V as the cache stores it.
 func (c *chunk) rounded(x *gx.Node) *gx.Node {

@@ -119,6 +119,12 @@ func TestGrow(t *testing.T) {
 		if after := e.Stats().Compilations; after != before {
 			t.Errorf("the same sequence again: %d programs compiled", after-before)
 		}
+		for _, id := range ids[:100] {
+			feed(t, s, []int32{id}, func(int) bool { return false })
+		}
+		if after := e.Stats().Compilations; after > before+2 { // the program for one token, and for its row
+			t.Errorf("100 tokens one by one: %d programs compiled", after-before)
+		}
 	})
 }
 
