@@ -180,7 +180,8 @@ func printBackends(w io.Writer, list []backend) {
 		if b.Path != "" {
 			line = append(line, fmt.Sprintf("%s (%s)", b.Path, b.Found))
 		}
-		for _, s := range []string{b.Version, b.Note} {
+		// The plugin's own line names its file again.
+		for _, s := range []string{strings.Replace(b.Version, " ("+b.Path+")", "", 1), b.Note} {
 			if s != "" {
 				line = append(line, s)
 			}
