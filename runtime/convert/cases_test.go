@@ -142,8 +142,14 @@ func caseFolders(t *testing.T, kind string) []string {
 	if shared := os.Getenv("FPA_SHARED"); shared != "" {
 		root = filepath.Join(shared, "cases", kind)
 	}
-	dirs, err := filepath.Glob(filepath.Join(root, "*", "."))
-	if err != nil || len(dirs) == 0 {
+	entries, err := os.ReadDir(root)
+	var dirs []string
+	for _, e := range entries {
+		if e.IsDir() {
+			dirs = append(dirs, filepath.Join(root, e.Name()))
+		}
+	}
+	if len(dirs) == 0 {
 		t.Fatalf("no cases in %s: %v", root, err)
 	}
 	return dirs

@@ -41,10 +41,11 @@ func TestEviction(t *testing.T) {
 			if s := base.CacheStats(); s.Kept > 0.5 {
 				t.Fatalf("the CPU engine keeps %g of the cache: this compares too little", s.Kept)
 			}
-			each(t, func(t *testing.T, k kind) {
-				if k.compiles != (typ == quant.F16) || k.compiles && (p.Mode != cache.Exact || !k.shared) {
-					t.Skip("tested on another backend, or gomlx's Go backend cannot do it")
-				}
+			// gomlx's Go backend has no half precision.
+			suits := func(k kind) bool {
+				return k.compiles == (typ == quant.F16) && (!k.compiles || p.Mode == cache.Exact && k.shared)
+			}
+			each(t, suits, func(t *testing.T, k kind) {
 				s := newSession(t, k.engine(t, m, Options{}), typ, p)
 				worst := 0.0
 				for i := range ids {
@@ -69,10 +70,7 @@ func TestChunks(t *testing.T) {
 	wanted := []int{499, 519, 520, 521, 999}
 	want := func(p int) bool { return slices.Contains(wanted, p) }
 	all := feed(t, newSession(t, cpuEngine(t, m), quant.F32, cache.Policy{Mode: cache.Off}), ids, want)
-	each(t, func(t *testing.T, k kind) {
-		if k.compiles {
-			t.Skip("tested on another backend")
-		}
+	each(t, func(k kind) bool { return !k.compiles }, func(t *testing.T, k kind) {
 		s := newSession(t, k.engine(t, m, Options{}), quant.F32, cache.Policy{Mode: cache.Exact})
 		var got []float32
 		var capacities []int
@@ -98,10 +96,8 @@ func TestGrow(t *testing.T) {
 	m := build(t, modeltest.Random(c, 3, true))
 	ids := modeltest.Tokens(2*leastSlots+40, c.VocabSize, 4)
 	want := feed(t, newSession(t, cpuEngine(t, m), quant.F32, cache.Policy{Mode: cache.Off}), ids, func(p int) bool { return p == len(ids)-1 })
-	each(t, func(t *testing.T, k kind) {
-		if k.compiles && k.shared {
-			t.Skip("the goldens grow it")
-		}
+	// The goldens grow XLA's shared one.
+	each(t, func(k kind) bool { return !k.compiles || !k.shared }, func(t *testing.T, k kind) {
 		e := k.engine(t, m, Options{Chunk: 256})
 		s := newSession(t, e, quant.F32, cache.Policy{Mode: cache.Off})
 		got := feed(t, s, ids, func(p int) bool { return p == len(ids)-1 })
@@ -138,10 +134,10 @@ func TestSnapshot(t *testing.T) {
 		ids := modeltest.Tokens(40, c.VocabSize, 9)
 		p := cache.Policy{Mode: cache.Exact}
 		for _, typ := range []quant.DType{quant.F32, quant.F16} {
-			each(t, func(t *testing.T, k kind) {
-				if k.compiles != (typ == quant.F16) || k.compiles && (name != "fox pro" || !k.shared) {
-					t.Skip("tested on another backend, or gomlx's Go backend cannot do it")
-				}
+			suits := func(k kind) bool {
+				return k.compiles == (typ == quant.F16) && (!k.compiles || name == "fox pro" && k.shared)
+			}
+			each(t, suits, func(t *testing.T, k kind) {
 				ours, theirs := engine.Engine(k.engine(t, m, Options{})), cpuEngine(t, m)
 				base := newSession(t, theirs, typ, p)
 				feed(t, base, ids[:30], nil)
