@@ -114,10 +114,8 @@ func (g *Group) lower(p *page) {
 		if p.dead[f] {
 			continue
 		}
-		g.clock.rebase(p, f, used)
+		g.clock.lower(p, f, used)
 		level, low := p.fields(f, used)
-		kernels.UpdateLow(low, g.clock.since(f, p.step[f]))
-		p.step[f] = g.clock.step
 		p.worst[f] = largestPenalty(level, low, g.slope[f])
 	}
 }
@@ -180,10 +178,7 @@ func (g *Group) page(x *Tokens, t, n int, p *page, b *blockScratch) {
 		if p.dead[f] {
 			continue
 		}
-		g.clock.rebase(p, f, used)
-		_, low := p.fields(f, used)
-		kernels.UpdateLow(low, g.clock.since(f, p.step[f]))
-		p.step[f] = g.clock.step
+		g.clock.lower(p, f, used)
 		if g.deadAt[f] != posInf {
 			// The first query of the block has the smallest penalties.
 			p.dead[f] = g.allDead(p, f, used)

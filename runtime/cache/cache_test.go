@@ -294,29 +294,91 @@ func TestLedgerAgainstReference(t *testing.T) {
 }
 
 // TestMeasuredBound follows the bounds of the mode Measured: the product of the
-// largest lengths seen, which drop keys as a proved bound of the same size does.
+// largest lengths seen, with what rounding the keys can add, which drop keys as a
+// proved bound of the same size does.
 func TestMeasuredBound(t *testing.T) {
-	q := newSequence(Shape{QueryHeads: 4, KeyHeads: 2, FieldHeads: 2, KeyDim: 8, ValueDim: 4, Type: quant.F16}, 500, 6)
-	c := newCache(t, q.shape, Policy{Mode: Measured, Eps: 1e-3})
-	q.feed(t, c, 50, nil)
-	s := q.shape
-	for i, g := range c.Groups(0) {
-		for h := range 2 {
-			query, key := 0.0, 0.0
-			for at := range q.x.N {
-				query = max(query, length(q.x.Query[(at*4+2*i+h)*s.KeyDim:][:s.KeyDim]))
-				key = max(key, length(q.x.Key[(at*2+i)*s.KeyDim:][:s.KeyDim]))
-			}
-			if got, want := g.ledger.bound[h], float64(s.Scale)*query*key; got < want || got > want*1.01 {
-				t.Errorf("group %d, head %d: bound %g, expected a little more than %g", i, h, got, want)
+	for typ, least := range map[quant.DType]float64{quant.F32: 1, quant.F16: 1 + 0x1p-11, quant.Q8_0: 1 + math.Sqrt(8)/254} {
+		q := newSequence(Shape{QueryHeads: 4, KeyHeads: 2, FieldHeads: 2, KeyDim: 8, ValueDim: 4, Type: typ}, 500, 6)
+		c := newCache(t, q.shape, Policy{Mode: Measured, Eps: 1e-3})
+		q.feed(t, c, 50, nil)
+		s := q.shape
+		for i, g := range c.Groups(0) {
+			for h := range 2 {
+				query, key := 0.0, 0.0
+				for at := range q.x.N {
+					query = max(query, length(q.x.Query[(at*4+2*i+h)*s.KeyDim:][:s.KeyDim]))
+					key = max(key, length(q.x.Key[(at*2+i)*s.KeyDim:][:s.KeyDim]))
+				}
+				if got, want := g.ledger.bound[h], least*float64(s.Scale)*query*key; got < want || got > want*1.001 {
+					t.Errorf("%s, group %d, head %d: bound %g, expected a little more than %g", typ, i, h, got, want)
+				}
 			}
 		}
+		// By Cauchy and Schwarz no bound on elements below 1 is smaller than twice that.
+		proved := newCache(t, q.shape, Policy{Mode: Bounded, Eps: 1e-3, Bound: q.bound})
+		q.feed(t, proved, 50, nil)
+		if a, b := c.Stats().Kept, proved.Stats().Kept; a > b || a == 1 {
+			t.Errorf("%s: kept %g, by the proved bound %g", typ, a, b)
+		}
 	}
-	// By Cauchy and Schwarz no bound on elements below 1 is smaller than twice that.
-	proved := newCache(t, q.shape, Policy{Mode: Bounded, Eps: 1e-3, Bound: q.bound})
-	q.feed(t, proved, 50, nil)
-	if a, b := c.Stats().Kept, proved.Stats().Kept; a > b || a == 1 {
-		t.Errorf("kept %g, by the proved bound %g", a, b)
+}
+
+// TestDeadAt expects the penalty beyond which exp(2U - p), the most that a key can
+// weigh, is below the smallest float32: by the largest bound of the heads that share a
+// field, and nowhere where nothing is proved.
+func TestDeadAt(t *testing.T) {
+	p := Policy{Bound: []float32{9, 3, 5, 1, 2}}
+	for f, u := range []float64{5, 2} {
+		at := float64(p.deadAt(1, 4, 2, f))
+		if w := math.Exp(2*u - at); w > math.SmallestNonzeroFloat32 || at > 2*u+104.001 {
+			t.Errorf("field head %d: %g, where a key weighs up to %g", f, at, w)
+		}
+	}
+	p.SelfPenalised = true
+	if at := p.deadAt(1, 4, 2, 0); at != posInf {
+		t.Errorf("%g where a query may see itself with a penalty", at)
+	}
+	if at := (Policy{}).deadAt(0, 1, 1, 0); at != posInf {
+		t.Errorf("%g without a bound", at)
+	}
+}
+
+// TestBudgetWeight lets the budget drop one key and computes by the definition what it
+// weighed for the newest query.
+func TestBudgetWeight(t *testing.T) {
+	const tokens, dim = fewestKeys + 1, 4
+	for _, chunk := range []int{1, tokens} {
+		q := newSequence(Shape{QueryHeads: 1, KeyHeads: 1, FieldHeads: 1, KeyDim: dim, ValueDim: 2, Type: quant.F32}, tokens, 9)
+		c := newCache(t, q.shape, Policy{Mode: Budget, Keep: Keep{Bytes: 1}})
+		q.feed(t, c, chunk, nil)
+		here := map[float32]bool{} // a key is known by its first element
+		p := c.Groups(0)[0].pages[0]
+		for slot := range PageSlots {
+			if p.live>>slot&1 == 1 {
+				here[p.k32[slot*dim]] = true
+			}
+		}
+		total, gone := 0.0, 0.0
+		query := q.x.Query[(tokens-1)*dim:]
+		for j := range tokens {
+			low := math.Inf(1)
+			for i := j + 1; i < tokens; i++ {
+				low = min(low, float64(q.x.Field[i]))
+			}
+			dot := 0.0
+			for d := range dim {
+				dot += float64(query[d]) * float64(q.x.Key[j*dim+d])
+			}
+			w := math.Exp(dot*float64(q.shape.Scale) - float64(q.shape.Slope[0])*max(0, float64(q.x.Level[j])-low))
+			total += w
+			if !here[q.x.Key[j*dim]] {
+				gone += w
+			}
+		}
+		b := c.Stats().Budget
+		if want := gone / total; b.Dropped != 1 || want == 0 || math.Abs(b.LargestWeight/want-1) > 1e-4 || b.MeanWeight != b.LargestWeight {
+			t.Errorf("by %d: %+v, expected one key of weight %g", chunk, b, want)
+		}
 	}
 }
 
@@ -620,7 +682,11 @@ func TestFairShares(t *testing.T) {
 	}
 	c := newCache(t, q.shape, Policy{Mode: Budget, Keep: Keep{Share: 0.5}, Bound: q.bound})
 	q.feed(t, c, 25, nil)
-	live := c.Stats().Live[0]
+	st := c.Stats()
+	if st.BytesLive > st.Budget.Bytes {
+		t.Errorf("%d bytes live, the budget is %d", st.BytesLive, st.Budget.Bytes)
+	}
+	live := st.Live[0]
 	// 800 keys in all: 400 of softmax, about 10 of the head that lets them die, and
 	// what is left in two halves.
 	if live[0] != 400 || live[1] > 40 || live[2] < 170 || live[3] != live[2] {

@@ -51,14 +51,18 @@ func (c *clock) rebase(p *page, f, n int) {
 	}
 }
 
-// settle brings the lows of a page up to date.
+// lower brings the first n lows of a page up to date for a field head.
+func (c *clock) lower(p *page, f, n int) {
+	c.rebase(p, f, n)
+	_, low := p.fields(f, n)
+	kernels.UpdateLow(low, c.since(f, p.step[f]))
+	p.step[f] = c.step
+}
+
+// settle brings all lows of a page up to date.
 func (c *clock) settle(p *page) {
-	n := p.used()
 	for f := range c.base {
-		c.rebase(p, f, n)
-		_, low := p.fields(f, n)
-		kernels.UpdateLow(low, c.since(f, p.step[f]))
-		p.step[f] = c.step
+		c.lower(p, f, p.used())
 	}
 }
 

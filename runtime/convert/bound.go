@@ -99,7 +99,7 @@ func tokensToFall(m *model.Model, l *model.Layer, h int, penalty float64) float6
 	case model.LevelRelative, model.LevelAbsolute:
 		lift, liftDeviation = increment(m, l, l.Level, h)
 	}
-	act := activation(m.FieldActivation)
+	act := m.FieldActivation.Field()
 	if m.Field == model.FieldDirect {
 		// No input is further than sqrt(D) standard deviations from the mean.
 		far := math.Sqrt(float64(m.Hidden))
@@ -142,20 +142,6 @@ func increment(m *model.Model, l *model.Layer, p model.Linear, h int) (mean, dev
 		sum += float64(w) * float64(w)
 	}
 	return mean, math.Sqrt(sum)
-}
-
-// activation is the function of a field's activation.
-func activation(a model.Activation) func(float64) float64 {
-	softplus := func(x float64) float64 { return max(x, 0) + math.Log1p(math.Exp(-math.Abs(x))) }
-	switch a {
-	case model.Tanh:
-		return math.Tanh
-	case model.LogSigmoid:
-		return func(x float64) float64 { return -softplus(-x) }
-	case model.NegSoftplus:
-		return func(x float64) float64 { return -softplus(x) }
-	}
-	return func(x float64) float64 { return x }
 }
 
 // String says it in two lines or three.

@@ -217,7 +217,7 @@ func TestONNXCases(t *testing.T) {
 					cache  string
 					python *onnxtest.Python
 				}{
-					{[]string{ONNXFunction, ONNXInline, ONNXAttention}[i%3], "off", plain},
+					{ONNXFunction, "off", plain}, {ONNXInline, "off", plain}, {ONNXAttention, "off", plain},
 					{ONNXCustom, []string{"off", "exact"}[i%2], plugin}, {ONNXFunction, []string{"exact", "off"}[i%2], plugin},
 				} {
 					o := ONNXOptions{Options: Options{Type: quant.F32, Threads: 1}, Op: form.op, Cache: form.cache}

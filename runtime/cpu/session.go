@@ -470,7 +470,7 @@ func (s *Session) rotate(x, norm []float32, heads, position int) {
 func (s *Session) fields(i, n int) {
 	m, b := s.e.model, &s.buf
 	l := &m.Layers[i]
-	act := activation(m.FieldActivation)
+	act := m.FieldActivation.Field()
 	for t := range n {
 		for h := range m.FieldHeads {
 			j := t*m.FieldHeads + h
@@ -504,20 +504,6 @@ func (s *Session) fields(i, n int) {
 	if s.probe != nil {
 		s.probe.flush(i, s.Len())
 	}
-}
-
-// activation is a field's activation as a function of float64.
-func activation(a model.Activation) func(float64) float64 {
-	softplus := func(x float64) float64 { return max(x, 0) + math.Log1p(math.Exp(-math.Abs(x))) }
-	switch a {
-	case model.Tanh:
-		return math.Tanh
-	case model.LogSigmoid:
-		return func(x float64) float64 { return -softplus(-x) }
-	case model.NegSoftplus:
-		return func(x float64) float64 { return -softplus(x) }
-	}
-	return func(x float64) float64 { return x }
 }
 
 // finish applies the output norm and the output gate to one token.

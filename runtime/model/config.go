@@ -55,6 +55,21 @@ const (
 	Relu     Activation = "relu"
 )
 
+// Field is the activation of a field as a function of float64; Identity for a name
+// that is none of a field's.
+func (a Activation) Field() func(float64) float64 {
+	softplus := func(x float64) float64 { return max(x, 0) + math.Log1p(math.Exp(-math.Abs(x))) }
+	switch a {
+	case Tanh:
+		return math.Tanh
+	case LogSigmoid:
+		return func(x float64) float64 { return -softplus(-x) }
+	case NegSoftplus:
+		return func(x float64) float64 { return -softplus(x) }
+	}
+	return func(x float64) float64 { return x }
+}
+
 // NormKind says which weights the RMS norm of queries and keys has.
 type NormKind string
 
