@@ -11,6 +11,14 @@ import (
 
 //go:generate sh -c "cd gen && go run . -pkg kernels -out ../kernels_amd64.s -stubs ../stubs_amd64.go"
 
+// The levels above generic.
+const (
+	avx2 level = iota + 1
+	avx512
+)
+
+var levelNames = [...]string{"generic", "avx2", "avx512"}
+
 // current is the level in use. Tests change it.
 var current = parseLevel(os.Getenv("FPA_CPU"), detect())
 

@@ -7,6 +7,8 @@ import "unsafe"
 // current is the level in use: there is no assembly for this processor yet.
 const current = generic
 
+var levelNames = [...]string{"generic"}
+
 func dot(a, b []float32) float32                  { return dotGo(a, b) }
 func axpy(y []float32, a float32, x []float32)    { axpyGo(y, a, x) }
 func add(y, x []float32)                          { addGo(y, x) }

@@ -1,16 +1,14 @@
 package kernels
 
 // A level is an instruction set that kernels are written for; each includes
-// the ones before it.
+// the ones before it. Those of a processor stand in its dispatch file, and their
+// names in levelNames.
 type level uint8
 
-const (
-	generic level = iota
-	avx2
-	avx512
-)
+// generic is plain Go.
+const generic level = 0
 
-func (l level) String() string { return [...]string{"generic", "avx2", "avx512"}[l] }
+func (l level) String() string { return levelNames[l] }
 
 // parseLevel finds the level that a name asks for, and the best one for an
 // unknown name.
@@ -23,7 +21,7 @@ func parseLevel(name string, best level) level {
 	return best
 }
 
-// Level names the instruction set in use: generic, avx2 or avx512. It is the
-// best that processor and operating system support, or the lesser one that the
-// environment variable FPA_CPU names.
+// Level names the instruction set in use: generic, avx2, avx512 or neon. It is
+// the best that processor and operating system support, or the lesser one that
+// the environment variable FPA_CPU names.
 func Level() string { return current.String() }
