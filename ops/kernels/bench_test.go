@@ -43,7 +43,7 @@ func BenchmarkMatVec(b *testing.B) {
 			eachLevelB(b, func(b *testing.B) {
 				b.SetBytes(int64(len(w.Data)))
 				for b.Loop() {
-					MatMul(y, test.rows, w, x, test.cols, 1, 0, test.rows, &s)
+					matMulOf(y, test.rows, w, x, test.cols, 1, 0, test.rows, &s)
 				}
 			})
 		})
@@ -71,7 +71,7 @@ func BenchmarkMatMul512(b *testing.B) {
 			eachLevelB(b, func(b *testing.B) {
 				b.SetBytes(2 * n * int64(test.rows) * int64(test.cols))
 				for b.Loop() {
-					MatMul(y, test.rows, w, x, test.cols, n, 0, test.rows, &s)
+					matMulOf(y, test.rows, w, x, test.cols, n, 0, test.rows, &s)
 				}
 			})
 		})

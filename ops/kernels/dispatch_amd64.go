@@ -163,7 +163,7 @@ func activate(kind Activation, y []float32) {
 		activateGo(kind, y)
 		return
 	}
-	p, n, wide := &y[0], len(y), current == avx512
+	p, n, wide := &y[0], len(y), current >= avx512
 	switch {
 	case kind == Silu && wide:
 		siluAVX512(p, n)
@@ -251,7 +251,7 @@ func hasRows(t quant.DType) bool {
 // gemv sets y[r] = scale * row r of w times x, for rows stride bytes apart. A
 // scale other than 1 is for the types without blocks.
 func gemv(t quant.DType, y *float32, w unsafe.Pointer, stride int, x []float32, rows int, scale float32, ahead int) {
-	p, cols, wide := (*byte)(w), len(x), current == avx512
+	p, cols, wide := (*byte)(w), len(x), current >= avx512
 	switch {
 	case t == quant.F16 && wide:
 		gemvF16AVX512(y, p, stride, &x[0], cols, rows, scale, ahead)
@@ -299,30 +299,33 @@ func gemv(t quant.DType, y *float32, w unsafe.Pointer, stride int, x []float32, 
 }
 
 func rowsF32(y *float32, w unsafe.Pointer, stride int, x []float32, rows int, scale float32, ahead int) {
-	if current == avx512 {
+	if current >= avx512 {
 		gemvF32AVX512(y, (*byte)(w), stride, &x[0], len(x), rows, scale, ahead)
 	} else {
 		gemvF32AVX2(y, (*byte)(w), stride, &x[0], len(x), rows, scale, ahead)
 	}
 }
 
-func matMul(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, s *Scratch) {
+// formsFor is what MatMul of the matrix and n vectors reads beside the vectors.
+func formsFor(Matrix, int) forms { return 0 }
+
+func matMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
 	switch {
 	case current == generic:
-		matMulGo(y, ldy, w, x, ldx, n, r0, r1, s)
-	case n <= FewVectors:
-		matMulFew(y, ldy, w, x, ldx, n, r0, r1, s)
+		matMulGo(y, ldy, w, in, r0, r1, s)
+	case in.n <= FewVectors:
+		matMulFew(y, ldy, w, in, r0, r1, s)
 	default:
-		matMulTiled(y, ldy, w, x, ldx, n, r0, r1, s)
+		matMulTiled(y, ldy, w, in, r0, r1, s)
 	}
 }
 
 // matMulFew multiplies row by row, so many rows at a time that the next vector
 // finds them in the cache.
-func matMulFew(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, s *Scratch) {
+func matMulFew(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
 	inPlace, row := hasRows(w.Type), w.RowBytes()
 	rows := r1 - r0
-	if n > 1 || !inPlace {
+	if in.n > 1 || !inPlace {
 		rows = 4
 	}
 	for r := r0; r < r1; r += rows {
@@ -335,8 +338,8 @@ func matMulFew(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, 
 			}
 			t, data, stride = quant.F32, unsafe.Pointer(&block[0]), 4*w.Cols
 		}
-		for v := range n {
-			gemv(t, &y[v*ldy+r], data, stride, x[v*ldx:v*ldx+w.Cols], m, 1, weightsAhead)
+		for v := range in.n {
+			gemv(t, &y[v*ldy+r], data, stride, in.vector(v), m, 1, weightsAhead)
 		}
 	}
 }
@@ -350,7 +353,7 @@ const (
 
 // matMulTiled widens a block of the matrix at a time to float32 and multiplies
 // it with all vectors in tiles of four rows by a few vectors.
-func matMulTiled(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, s *Scratch) {
+func matMulTiled(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
 	tokens := maxTokens
 	if current == avx2 {
 		tokens = 3
@@ -371,11 +374,11 @@ func matMulTiled(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int
 			if m > whole {
 				clear(block[m*stride : (whole+tileRows)*stride])
 			}
-			for v := 0; v < n; v += tokens {
-				k := min(tokens, n-v)
-				xs := &x[v*ldx+c]
+			for v := 0; v < in.n; v += tokens {
+				k := min(tokens, in.n-v)
+				xs := &in.x[v*in.ld+c]
 				if whole > 0 {
-					tile(k, &y[v*ldy+r], ldy, &block[0], stride, xs, ldx, cols, whole/tileRows, more)
+					tile(k, &y[v*ldy+r], ldy, &block[0], stride, xs, in.ld, cols, whole/tileRows, more)
 				}
 				if m > whole {
 					// The last rows are fewer than a tile has.
@@ -384,7 +387,7 @@ func matMulTiled(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int
 					for i := range k {
 						copy(last[i*tileRows:], out(i))
 					}
-					tile(k, &last[0], tileRows, &block[whole*stride], stride, xs, ldx, cols, 1, more)
+					tile(k, &last[0], tileRows, &block[whole*stride], stride, xs, in.ld, cols, 1, more)
 					for i := range k {
 						copy(out(i), last[i*tileRows:])
 					}
@@ -507,7 +510,7 @@ func expSumTile(s []float32, lds, n, width int, max, sum []float32) {
 func widenQ8(dst []float32, src []int8, scales []float32, rows, cols int) {
 	p := (*byte)(unsafe.Pointer(&src[0]))
 	switch {
-	case current == avx512 && cols >= 16:
+	case current >= avx512 && cols >= 16:
 		widenQ8AVX512(&dst[0], p, &scales[0], rows, cols)
 	case current != generic && cols >= 8:
 		widenQ8AVX2(&dst[0], p, &scales[0], rows, cols)

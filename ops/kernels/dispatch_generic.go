@@ -30,8 +30,10 @@ func penalise(s, low, level []float32, field, slope float32) float32 {
 	return penaliseGo(s, low, level, field, slope)
 }
 
-func matMul(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, s *Scratch) {
-	matMulGo(y, ldy, w, x, ldx, n, r0, r1, s)
+func formsFor(Matrix, int) forms { return 0 }
+
+func matMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
+	matMulGo(y, ldy, w, in, r0, r1, s)
 }
 
 func mulAdd(y []float32, ldy int, x []float32, ldx, n int, w []float32, ldw, k, width int, add bool) {

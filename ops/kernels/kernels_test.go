@@ -535,6 +535,15 @@ func matrix(t testing.TB, r *rand.Rand, d quant.DType, rows, cols int) (Matrix, 
 	return m, x
 }
 
+// matMulOf is MatMul of n vectors, ldx apart in x.
+func matMulOf(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, s *Scratch) {
+	var in Input
+	in.Set(x, ldx, n, w.Cols)
+	in.Need(w)
+	in.Prepare(0, n)
+	MatMul(y, ldy, w, &in, r0, r1, s)
+}
+
 // TestMatMul compares with float64, for every type and many shapes, and checks
 // that nothing outside the rows asked for is written and that splitting the
 // rows changes no bit.
@@ -578,7 +587,7 @@ func TestMatMul(t *testing.T) {
 							r0, r1 = rows/3, rows-rows/4
 						}
 						y, check := guarded(t, before)
-						MatMul(y, ldy, w, x, ldx, n, r0, r1, &s)
+						matMulOf(y, ldy, w, x, ldx, n, r0, r1, &s)
 						check()
 						for v := range n {
 							for i := range ldy {
@@ -599,7 +608,7 @@ func TestMatMul(t *testing.T) {
 						again := append([]float32(nil), before...)
 						for r := r0; r < r1; {
 							next := min(r+1+r%6, r1)
-							MatMul(again, ldy, w, x, ldx, n, r, next, &s)
+							matMulOf(again, ldy, w, x, ldx, n, r, next, &s)
 							r = next
 						}
 						for i, v := range again {
@@ -623,18 +632,18 @@ func TestMatMulAlone(t *testing.T) {
 		w, _ := matrix(t, r, quant.F16, rows, cols)
 		x := normals(r, n*cols)
 		all, some := make([]float32, n*rows), make([]float32, n*rows)
-		MatMul(all, rows, w, x, cols, n, 0, rows, &s)
+		matMulOf(all, rows, w, x, cols, n, 0, rows, &s)
 		for from := 0; from+FewVectors+1 <= n; from++ {
-			MatMul(some, rows, w, x[from*cols:], cols, FewVectors+1, 0, rows, &s)
+			matMulOf(some, rows, w, x[from*cols:], cols, FewVectors+1, 0, rows, &s)
 			for i := range (FewVectors + 1) * rows {
 				if some[i] != all[from*rows+i] {
 					t.Fatalf("vector %d alone differs", from+i/rows)
 				}
 			}
 		}
-		MatMul(all, rows, w, x, cols, FewVectors, 0, rows, &s)
+		matMulOf(all, rows, w, x, cols, FewVectors, 0, rows, &s)
 		for v := range FewVectors {
-			MatMul(some, rows, w, x[v*cols:], cols, 1, 0, rows, &s)
+			matMulOf(some, rows, w, x[v*cols:], cols, 1, 0, rows, &s)
 			for i := range rows {
 				if some[i] != all[v*rows+i] {
 					t.Fatalf("vector %d alone differs", v)
@@ -657,7 +666,7 @@ func TestMatMulReadsOnlyItsRows(t *testing.T) {
 		}
 		y := make([]float32, n*rows)
 		for _, k := range []int{1, n} {
-			MatMul(y, rows, w, x, cols+1, k, 0, rows, &s)
+			matMulOf(y, rows, w, x, cols+1, k, 0, rows, &s)
 			for i := range k * rows {
 				want, size := dot64(values[i%rows*cols:(i%rows+1)*cols], x[i/rows*(cols+1):])
 				near(t, "beside NaNs", y[i], want, size, sumTolerance)
@@ -688,6 +697,7 @@ func TestNoAllocation(t *testing.T) {
 	eachLevel(t, func(t *testing.T) {
 		r := newRand()
 		var s Scratch
+		var in Input
 		x, y, k, k8 := normals(r, 8*64), normals(r, 8*64), halves(normals(r, 64*64)), signed(r, 8*64)
 		var ws []Matrix
 		for _, d := range []quant.DType{quant.F32, quant.F16, quant.Q8_0, quant.Q4_0} {
@@ -696,8 +706,12 @@ func TestNoAllocation(t *testing.T) {
 		}
 		allocations := testing.AllocsPerRun(3, func() {
 			for _, w := range ws {
-				MatMul(y, 10, w, x, 64, 1, 0, 10, &s)
-				MatMul(y, 10, w, x, 64, 8, 0, 10, &s)
+				for _, n := range []int{1, 8} {
+					in.Set(x, 64, n, 64)
+					in.Need(w)
+					in.Prepare(0, n)
+					MatMul(y, 10, w, &in, 0, 10, &s)
+				}
 			}
 			_ = Dot(x, y)
 			RMSNorm(y, x, x, 1e-5)

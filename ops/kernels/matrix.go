@@ -58,28 +58,35 @@ func (s *Scratch) floats(n int) []float32 {
 	return s.rows[:n]
 }
 
-// MatMul multiplies rows r0 to r1 of the matrix with n vectors:
+// MatMul multiplies rows r0 to r1 of the matrix with the n vectors of an input:
 //
-//	y[t*ldy+r] = sum over c of w[r,c] * x[t*ldx+c]    0 <= t < n, r0 <= r < r1
+//	y[t*ldy+r] = sum over c of w[r,c] * vector t[c]    0 <= t < n, r0 <= r < r1
 //
 // One vector is decoding, many are prefill; both compute in float32. An element
 // of y depends on its row, its vector, and on whether n is at most
-// [FewVectors], not on r0, r1 or its neighbours. The matrix must pass Check.
-func MatMul(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, s *Scratch) {
-	if n <= 0 || r0 >= r1 {
+// [FewVectors], not on r0, r1 or its neighbours. The matrix must pass Check, and
+// the input have as many elements a vector as it has columns, and be prepared for
+// it; see [Input].
+func MatMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
+	if in.n <= 0 || r0 >= r1 {
 		return
+	}
+	if in.cols != w.Cols {
+		panic(fmt.Sprintf("kernels: vectors of %d elements for a matrix of %d columns", in.cols, w.Cols))
+	}
+	if need := formsFor(w, in.n); in.forms&need != need {
+		panic("kernels: MatMul of a matrix that the input was not prepared for")
 	}
 	row := w.RowBytes()
 	_ = w.Data[r0*row : r1*row]
-	_ = y[r0 : (n-1)*ldy+r1]
-	_ = x[:(n-1)*ldx+w.Cols]
+	_ = y[r0 : (in.n-1)*ldy+r1]
 	if w.Cols == 0 {
-		for t := range n {
+		for t := range in.n {
 			clear(y[t*ldy+r0 : t*ldy+r1])
 		}
 		return
 	}
-	matMul(y, ldy, w, x, ldx, n, r0, r1, s)
+	matMul(y, ldy, w, in, r0, r1, s)
 }
 
 // FewVectors is the largest n for which MatMul multiplies row by row instead of
@@ -96,12 +103,12 @@ func decodeRow(dst []float32, w Matrix, r, c int) {
 	}
 }
 
-func matMulGo(y []float32, ldy int, w Matrix, x []float32, ldx, n, r0, r1 int, s *Scratch) {
+func matMulGo(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
 	row := s.floats(w.Cols)
 	for r := r0; r < r1; r++ {
 		decodeRow(row, w, r, 0)
-		for t := range n {
-			y[t*ldy+r] = dotGo(row, x[t*ldx:t*ldx+w.Cols])
+		for t := range in.n {
+			y[t*ldy+r] = dotGo(row, in.vector(t))
 		}
 	}
 }

@@ -33,6 +33,7 @@ type Engine struct {
 	pool    *pool
 	chunk   int
 	scratch []*kernels.Scratch // [thread]
+	input   kernels.Input      // of the projections under way
 	bound   map[quant.DType][]float32
 }
 

@@ -269,12 +269,21 @@ func (e *Engine) rowsPerTask(rows int) int {
 
 // project computes y = W x + bias for several projections of x [n, in].
 func (s *Session) project(n, in int, x []float32, jobs ...job) {
+	input := &s.e.input
+	input.Set(x, in, n, in)
 	tasks := 0
 	work := 0
 	for _, j := range jobs {
+		input.Need(j.l.W)
 		step := s.e.rowsPerTask(j.l.W.Rows)
 		tasks += (j.l.W.Rows + step - 1) / step
 		work += n * j.l.W.Rows * in
+	}
+	if input.Derives() {
+		const step = kernels.PrepareStep
+		s.parallel((n+step-1)/step, n*in, func(_, task int) {
+			input.Prepare(task*step, min((task+1)*step, n))
+		})
 	}
 	task := func(worker, task int) {
 		for _, j := range jobs {
@@ -286,7 +295,7 @@ func (s *Session) project(n, in int, x []float32, jobs ...job) {
 				continue
 			}
 			lo, hi := task*step, min((task+1)*step, rows)
-			kernels.MatMul(j.y, rows, j.l.W, x, in, n, lo, hi, s.e.scratch[worker])
+			kernels.MatMul(j.y, rows, j.l.W, input, lo, hi, s.e.scratch[worker])
 			if j.l.Bias != nil {
 				for t := range n {
 					kernels.Add(j.y[t*rows+lo:t*rows+hi], j.l.Bias[lo:hi])

@@ -32,13 +32,22 @@ func (p *prober) project(l model.Linear, h int, x []float32) []float32 {
 	in := make([]float32, m.Hidden)
 	kernels.RMSNorm(in, x, m.Layers[p.layer].AttnNorm, m.NormEps)
 	y := make([]float32, l.W.Rows)
-	var s kernels.Scratch
-	kernels.MatMul(y, l.W.Rows, l.W, in, m.Hidden, 1, h*d, (h+1)*d, &s)
+	multiply(y, l.W, in, h*d, (h+1)*d)
 	y = y[h*d : (h+1)*d]
 	if l.Bias != nil {
 		kernels.Add(y, l.Bias[h*d:(h+1)*d])
 	}
 	return y
+}
+
+// multiply sets rows r0 to r1 of y = W x.
+func multiply(y []float32, w kernels.Matrix, x []float32, r0, r1 int) {
+	var in kernels.Input
+	in.Set(x, w.Cols, 1, w.Cols)
+	in.Need(w)
+	in.Prepare(0, 1)
+	var s kernels.Scratch
+	kernels.MatMul(y, w.Rows, w, &in, r0, r1, &s)
 }
 
 // finish applies QK-norm and rotary embedding.
@@ -69,8 +78,7 @@ func (p *prober) logit(x, y, before []float32, position int) float64 {
 		}
 		in, mix := make([]float32, m.Hidden), make([]float32, m.KVHeads)
 		kernels.RMSNorm(in, y, l.AttnNorm, m.NormEps)
-		var s kernels.Scratch
-		kernels.MatMul(mix, m.KVHeads, l.KShift.W, in, m.Hidden, 1, 0, m.KVHeads, &s)
+		multiply(mix, l.KShift.W, in, 0, m.KVHeads)
 		a := float32(1 / (1 + math.Exp(-float64(mix[kv]))))
 		for c := range k {
 			k[c] = a*last[c] + (1-a)*k[c]
