@@ -11,48 +11,52 @@ import (
 	"github.com/firstpassage/fpa/runtime/model"
 )
 
-// chunkGraph is the whole decoder for up to N new tokens over caches of S slots a
-// head. Rows beyond the number of tokens are padding: they are skipped as keys, and
-// what comes out for them means nothing. L is the number of layers, Hf at least 1.
+// chunkGraph is the whole decoder for up to N new tokens of each of B sequences over
+// caches of S slots a head. Rows beyond a sequence's number of tokens are padding:
+// they are skipped as keys, and what comes out for them means nothing. L is the
+// number of layers, Hf at least 1.
 //
 // Inputs, in order:
 //
-//	tokens          [1] int32, how many there are
-//	x               [N, D], their embeddings
-//	cos, sin        [N, RopeDim/2] each, only with RoPE
-//	from            [L, Hf] float64, the walks before them, relative to their base
-//	last K, last V  [L, Hkv*d], [L, Hkv*dv], only those that the model shifts
-//	level, low      [L, Hf, S], of the slots
-//	K and V         of each layer, [1, Hkv, S, d] and [1, Hkv, S, dv]
+//	tokens          [B] int32, how many there are, at least 0
+//	x               [B*N, D], their embeddings
+//	cos, sin        [B*N, RopeDim/2] each, only with RoPE
+//	from            [L, B, Hf] float64, the walks before them, relative to their base
+//	last K, last V  [L, B, Hkv*d], [L, B, Hkv*dv], only those that the model shifts
+//	level, low      [L, B, Hf, S], of the slots
+//	K and V         of each layer, [B, Hkv, S, d] and [B, Hkv, S, dv]
 //
-// Outputs: the logits of the last token, [1, V]; the residual stream [N, D]; K and V of the new tokens, [L, Hkv, N, d] and
-// [L, Hkv, N, dv], as the cache stores them; field and level [L, Hf, N] float64,
-// relative to the same base; and the last K and V anew.
+// Outputs: the logits of each sequence's last token, [B, V]; the residual stream
+// [B*N, D]; K and V of the new tokens, [L, B, Hkv, N, d] and [L, B, Hkv, N, dv], as the
+// cache stores them; field and level [L, B, Hf, N] float64, relative to the same base;
+// and the last K and V anew.
 func (b *builder) chunkGraph() []*gx.Node {
 	m := b.e.model
-	n, s := b.key.n, b.key.slots
+	lanes, n, s := b.key.lanes, b.key.n, b.key.slots
 	fieldHeads := max(1, m.FieldHeads)
 	c := &chunk{builder: b}
-	tokens := b.input("tokens", dtypes.Int32, 1)
-	x := b.input("x", dtypes.Float32, n, m.Hidden)
+	tokens := b.input("tokens", dtypes.Int32, lanes)
+	x := b.input("x", dtypes.Float32, lanes*n, m.Hidden)
 	if half := m.RopeDim / 2; half > 0 {
-		c.cos = b.input("cos", dtypes.Float32, n, half)
-		c.sin = b.input("sin", dtypes.Float32, n, half)
+		c.cos = b.input("cos", dtypes.Float32, lanes*n, half)
+		c.sin = b.input("sin", dtypes.Float32, lanes*n, half)
 	}
-	from := b.input("from", dtypes.Float64, m.Blocks, fieldHeads)
+	from := b.input("from", dtypes.Float64, m.Blocks, lanes, fieldHeads)
 	var lastK, lastV *gx.Node
 	if m.KeyShift {
-		lastK = b.input("last K", dtypes.Float32, m.Blocks, m.KVHeads*m.KeyDim)
+		lastK = b.input("last K", dtypes.Float32, m.Blocks, lanes, m.KVHeads*m.KeyDim)
 	}
 	if m.ValueShift {
-		lastV = b.input("last V", dtypes.Float32, m.Blocks, m.KVHeads*m.ValDim)
+		lastV = b.input("last V", dtypes.Float32, m.Blocks, lanes, m.KVHeads*m.ValDim)
 	}
-	level := b.input("level", dtypes.Float32, m.Blocks, fieldHeads, s)
-	low := b.input("low", dtypes.Float32, m.Blocks, fieldHeads, s)
+	level := b.input("level", dtypes.Float32, m.Blocks, lanes, fieldHeads, s)
+	low := b.input("low", dtypes.Float32, m.Blocks, lanes, fieldHeads, s)
 
-	position := gx.Iota(b.g, shapes.Make(dtypes.Int32, 1, n), 1)
-	c.skip = gx.GreaterOrEqual(position, gx.BroadcastToDims(gx.InsertAxes(tokens, 0), 1, n))
-	c.last = gx.Reshape(gx.AddScalar(tokens, -1), 1, 1)
+	position := gx.Iota(b.g, shapes.Make(dtypes.Int32, lanes, n), 1)
+	c.skip = gx.GreaterOrEqual(position, gx.BroadcastToDims(gx.InsertAxes(tokens, 1), lanes, n))
+	c.none = gx.Equal(tokens, gx.ZerosLike(tokens))
+	first := gx.MulScalar(gx.Iota(b.g, shapes.Make(dtypes.Int32, lanes), 0), n)
+	c.last = gx.InsertAxes(gx.Add(first, gx.MaxScalar(gx.AddScalar(tokens, -1), 0)), 1)
 
 	var keys, values, fields, levels, lastKs, lastVs []*gx.Node
 	for i := range m.Layers {
@@ -61,12 +65,12 @@ func (b *builder) chunkGraph() []*gx.Node {
 			if x == nil {
 				return nil
 			}
-			return gx.SliceAxis(x, 0, gx.AxisElem(i))
+			return gx.Squeeze(gx.SliceAxis(x, 0, gx.AxisElem(i)), 0)
 		}
 		c.from, c.lastK, c.lastV = layer(from), layer(lastK), layer(lastV)
 		cache := graph.Cache{
-			Key:   b.input(c.at+"K", b.key.typ, 1, m.KVHeads, s, m.KeyDim),
-			Value: b.input(c.at+"V", b.key.typ, 1, m.KVHeads, s, m.ValDim),
+			Key:   b.input(c.at+"K", b.key.typ, lanes, m.KVHeads, s, m.KeyDim),
+			Value: b.input(c.at+"V", b.key.typ, lanes, m.KVHeads, s, m.ValDim),
 			Level: layer(level), Low: layer(low),
 		}
 		x = gx.Add(x, c.attention(x, cache))
@@ -83,7 +87,7 @@ func (b *builder) chunkGraph() []*gx.Node {
 	out := []*gx.Node{c.logits(gx.Gather(x, c.last)), x}
 	for _, list := range [][]*gx.Node{keys, values, fields, levels, lastKs, lastVs} {
 		if list != nil {
-			out = append(out, gx.Concatenate(list, 0))
+			out = append(out, gx.Stack(list, 0))
 		}
 	}
 	return out
@@ -92,23 +96,24 @@ func (b *builder) chunkGraph() []*gx.Node {
 // chunk is what the layers of one graph share, and what one of them hands on.
 type chunk struct {
 	*builder
-	cos, sin *gx.Node // [N, RopeDim/2]
-	skip     *gx.Node // [1, N] bool, padding
-	last     *gx.Node // [1, 1] int32, index of the last token
+	cos, sin *gx.Node // [B*N, RopeDim/2]
+	skip     *gx.Node // [B, N] bool, padding
+	last     *gx.Node // [B, 1] int32, rows of the last tokens, or the first where there is none
+	none     *gx.Node // [B] bool, that there is none
 
 	i            int
 	at           string   // prefix of the layer's weights
-	from         *gx.Node // [1, Hf]
-	lastK, lastV *gx.Node // [1, Hkv*d], before the layer of the token before the chunk, after it of the last
-	key, value   *gx.Node // [1, Hkv, N, d]
-	field, level *gx.Node // [1, Hf, N] float64
+	from         *gx.Node // [B, Hf]
+	lastK, lastV *gx.Node // [B, Hkv*d], before the layer of the token before the chunk, after it of the last
+	key, value   *gx.Node // [B, Hkv, N, d]
+	field, level *gx.Node // [B, Hf, N] float64
 }
 
 // attention is the attention part of a layer, in the order that package cpu
 // describes: projection, shift, QK-norm, RoPE, field and level, attention, output
 // norm, output gate, output projection.
 func (c *chunk) attention(x *gx.Node, cache graph.Cache) *gx.Node {
-	m, n := c.e.model, c.rows()
+	m, rows := c.e.model, c.rows()
 	h := c.rmsNorm(x, c.at+nameAttnNorm, float64(m.NormEps))
 	columns := split(c.linear(h, c.at+nameProject))
 	q := columns(m.Heads * m.KeyDim)
@@ -128,30 +133,30 @@ func (c *chunk) attention(x *gx.Node, cache graph.Cache) *gx.Node {
 	if m.ValueShift {
 		v, c.lastV = c.shift(v, small(m.KVHeads), c.lastV)
 	}
-	q = c.rotate(gx.Reshape(q, n, m.Heads, m.KeyDim), nameQNorm)
-	k = c.rotate(gx.Reshape(k, n, m.KVHeads, m.KeyDim), nameKNorm)
+	q = c.rotate(gx.Reshape(q, rows, m.Heads, m.KeyDim), nameQNorm)
+	k = c.rotate(gx.Reshape(k, rows, m.KVHeads, m.KeyDim), nameKNorm)
 	slope := c.fields(small)
 
 	if m.Scale == 0 {
 		q = gx.ZerosLike(q) // the operator takes a scale of 0 for its default
 	}
 	o := graph.Options{Scale: float64(m.Scale), Interval: graph.Interval(m.Interval)}
-	c.key, c.value = c.rounded(heads(k)), c.rounded(heads(gx.Reshape(v, n, m.KVHeads, m.ValDim)))
+	c.key, c.value = c.rounded(c.heads(k)), c.rounded(c.heads(gx.Reshape(v, rows, m.KVHeads, m.ValDim)))
 	narrow := func(x *gx.Node) *gx.Node { return gx.ConvertDType(x, dtypes.Float32) }
-	out, _, _ := cache.Attend(heads(q), c.key, c.value, narrow(c.field), narrow(c.level), slope, o)
-	out = gx.Reshape(gx.TransposeAllAxes(out, 0, 2, 1, 3), n, m.Heads, m.ValDim)
+	out, _, _ := cache.Attend(c.heads(q), c.key, c.value, narrow(c.field), narrow(c.level), slope, o)
+	out = gx.Reshape(gx.TransposeAllAxes(out, 0, 2, 1, 3), rows, m.Heads, m.ValDim)
 	if m.OutputNorm {
 		out = c.rmsNorm(out, c.at+nameOutputNorm, float64(m.NormEps))
 	}
-	out = gx.Reshape(out, n, m.Heads*m.ValDim)
+	out = gx.Reshape(out, rows, m.Heads*m.ValDim)
 	if gate != nil {
 		out = gx.Mul(activate(m.OutputGate, gate), out)
 	}
 	return c.linear(out, c.at+nameO)
 }
 
-// rows is the number of rows of the chunk.
-func (c *chunk) rows() int { return c.builder.key.n }
+// rows is the number of rows of the chunk, B*N.
+func (c *chunk) rows() int { return c.builder.key.lanes * c.builder.key.n }
 
 // split hands out the columns of x from the left.
 func split(x *gx.Node) func(width int) *gx.Node {
@@ -162,8 +167,11 @@ func split(x *gx.Node) func(width int) *gx.Node {
 	}
 }
 
-// heads turns [N, H, d] into [1, H, N, d].
-func heads(x *gx.Node) *gx.Node { return gx.InsertAxes(gx.TransposeAllAxes(x, 1, 0, 2), 0) }
+// heads turns [B*N, H, d] into [B, H, N, d].
+func (c *chunk) heads(x *gx.Node) *gx.Node {
+	d := x.Shape().Dimensions
+	return gx.TransposeAllAxes(gx.Reshape(x, c.builder.key.lanes, c.builder.key.n, d[1], d[2]), 0, 2, 1, 3)
+}
 
 // rounded is K or V as the cache stores it.
 func (c *chunk) rounded(x *gx.Node) *gx.Node {
@@ -181,23 +189,26 @@ func (c *chunk) rmsNorm(x *gx.Node, weight string, eps float64) *gx.Node {
 	return gx.Mul(x, gx.BroadcastToDims(gx.InsertAxes(c.weight(weight), 0), x.Shape().Dimensions...))
 }
 
-// shift mixes each head's projection [N, heads*d] with that of the token before,
+// shift mixes each head's projection [B*N, heads*d] with that of the token before,
 // y_t = a x_{t-1} + (1-a) x_t with a = sigmoid(mix_t). It returns the unshifted
-// projection of the last token too.
+// projections of the last tokens too, [B, heads*d].
 func (c *chunk) shift(x, mix, last *gx.Node) (y, newLast *gx.Node) {
-	n, heads, width := c.rows(), c.e.model.KVHeads, x.Shape().Dimensions[1]
-	before := last
+	lanes, n := c.builder.key.lanes, c.builder.key.n
+	rows, heads, width := c.rows(), c.e.model.KVHeads, x.Shape().Dimensions[1]
+	before := gx.InsertAxes(last, 1)
 	if n > 1 {
-		before = gx.Concatenate([]*gx.Node{last, gx.SliceAxis(x, 0, gx.AxisRange(0, n-1))}, 0)
+		early := gx.SliceAxis(gx.Reshape(x, lanes, n, width), 1, gx.AxisRange(0, n-1))
+		before = gx.Concatenate([]*gx.Node{before, early}, 1)
 	}
-	dims := []int{n, heads, width / heads}
+	dims := []int{rows, heads, width / heads}
 	a := gx.BroadcastToDims(gx.InsertAxes(gx.Logistic(mix), 2), dims...)
 	now := gx.Reshape(x, dims...)
 	y = gx.Add(gx.Mul(a, gx.Reshape(before, dims...)), gx.Mul(gx.OneMinus(a), now))
-	return gx.Reshape(y, n, width), gx.Gather(x, c.last)
+	newLast = gx.Where(gx.BroadcastToDims(gx.InsertAxes(c.none, 1), lanes, width), last, gx.Gather(x, c.last))
+	return gx.Reshape(y, rows, width), newLast
 }
 
-// rotate applies the norm and the rotary embedding to heads [N, H, d]. Rotary pairs
+// rotate applies the norm and the rotary embedding to heads [B*N, H, d]. Rotary pairs
 // are half-split: dimension i turns with i + RopeDim/2.
 func (c *chunk) rotate(x *gx.Node, norm string) *gx.Node {
 	m := c.e.model
@@ -225,18 +236,19 @@ func (c *chunk) rotate(x *gx.Node, norm string) *gx.Node {
 // fields sets field and level of the chunk and returns the slope, [Hf]. A model
 // without a field gets one that is 0 throughout, with a slope of 0.
 func (c *chunk) fields(small func(int) *gx.Node) (slope *gx.Node) {
-	m, n := c.e.model, c.rows()
+	m, lanes, n := c.e.model, c.builder.key.lanes, c.builder.key.n
 	source := graph.Source{
 		Kind: graph.FieldKind(m.Field), Activation: graph.Activation(m.FieldActivation), Level: graph.LevelKind(m.Level),
 	}
 	if m.FieldHeads == 0 {
 		source = graph.Source{Kind: graph.DirectField, Activation: graph.Identity, Level: graph.Tied}
-		none := gx.Zeros(c.g, shapes.Make(dtypes.Float64, 1, 1, n))
+		none := gx.Zeros(c.g, shapes.Make(dtypes.Float64, lanes, 1, n))
 		c.field, c.level, _ = source.Evaluate(none, nil, nil, c.skip)
 		return gx.Zeros(c.g, shapes.Make(dtypes.Float32, 1))
 	}
-	column := func() *gx.Node { // [1, Hf, N] float64
-		return gx.InsertAxes(gx.ConvertDType(gx.Transpose(small(m.FieldHeads), 0, 1), dtypes.Float64), 0)
+	column := func() *gx.Node { // [B, Hf, N] float64
+		x := gx.Reshape(small(m.FieldHeads), lanes, n, m.FieldHeads)
+		return gx.ConvertDType(gx.Transpose(x, 1, 2), dtypes.Float64)
 	}
 	projection := column()
 	var offset, from *gx.Node
@@ -277,13 +289,13 @@ func activate(a model.Activation, x *gx.Node) *gx.Node {
 	return gx.Mul(x, gx.Logistic(x))
 }
 
-// outputGraph is the logits [R, V] of R rows of the residual stream [N, D].
+// outputGraph is the logits [R, V] of R rows of the residual stream [B*N, D].
 //
 // Inputs: the stream, and the numbers of the rows, [R, 1] int32.
 func (b *builder) outputGraph() []*gx.Node {
 	m := b.e.model
 	c := &chunk{builder: b}
-	x := b.input("x", dtypes.Float32, b.key.n, m.Hidden)
+	x := b.input("x", dtypes.Float32, b.key.lanes*b.key.n, m.Hidden)
 	rows := b.input("rows", dtypes.Int32, b.key.slots, 1)
 	return []*gx.Node{c.logits(gx.Gather(x, rows))}
 }

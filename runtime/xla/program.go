@@ -27,7 +27,8 @@ func (k programKind) String() string {
 // programKey tells programs apart.
 type programKey struct {
 	kind  programKind
-	n     int          // tokens
+	lanes int          // sequences
+	n     int          // tokens of each
 	slots int          // capacity of the cache, or rows of outputRows
 	to    int          // capacity after resizeSlots
 	typ   dtypes.DType // of the cache
@@ -56,7 +57,7 @@ func (e *Engine) program(key programKey, build func(b *builder) []*gx.Node) *pro
 		return p
 	}
 	start := time.Now()
-	g := gx.NewGraph(e.backend, fmt.Sprintf("%s of %d, %d slots", key.kind, key.n, key.slots))
+	g := gx.NewGraph(e.backend, fmt.Sprintf("%s of %d times %d, %d slots", key.kind, key.lanes, key.n, key.slots))
 	b := &builder{e: e, g: g, key: key, weights: make(map[string]*gx.Node)}
 	g.Compile(build(b)...)
 	p := &program{graph: g, inputs: b.inputs, donate: make([]bool, len(b.inputs))}

@@ -17,19 +17,30 @@ import (
 
 // Session is one sequence.
 type Session struct {
-	e            *Engine
-	books        *cache.Cache
-	walks        []*cache.Walk // [layer]; nil without a walk
-	lastK, lastV *array        // [L, Hkv*d], [L, Hkv*dv], the unshifted projections of the last token; nil unless shifted
-	keys         *slots
-	inputs       map[int]*inputs // by the size of a chunk
+	*lanes
+	*sequence // the only one of the lanes
+}
+
+// sequence is what the host knows of a sequence.
+type sequence struct {
+	books *cache.Cache
+	walks []*cache.Walk // [layer]; nil without a walk
+	moved []float32     // [Hf]
 
 	report func(layer, first int, field, level []float64) // of SetProbe; nil: nobody looks
 	base   [][]float64                                    // [layer][Hf], how far the walks' bases have moved, for report
+}
 
-	moved []float32 // [Hf]
-	slots []int32   // [L][groups][N], where the keys of a chunk go
-	buf   hostBuffers
+// lanes are B sequences that go through the model side by side: one call of a
+// program takes in a chunk of each.
+type lanes struct {
+	e            *Engine
+	seqs         []*sequence
+	lastK, lastV *array // [L, B, Hkv*d], [L, B, Hkv*dv], the unshifted projections of the last tokens; nil unless shifted
+	keys         *slots
+	inputs       map[int]*inputs // by the size of a chunk
+	at           []int32         // [L][B][groups][N], the slots where the keys of a chunk go
+	buf          hostBuffers
 }
 
 // hostBuffers hold outputs that the host cannot look at where they are.
@@ -53,43 +64,67 @@ func (e *Engine) NewSession(t quant.DType, p cache.Policy) (engine.Session, erro
 }
 
 func (e *Engine) newSession(t quant.DType, p cache.Policy) (*Session, error) {
+	l, err := e.newLanes(1, t, p)
+	if err != nil {
+		return nil, err
+	}
+	return &Session{l, l.seqs[0]}, nil
+}
+
+// newLanes starts n empty sequences.
+func (e *Engine) newLanes(n int, t quant.DType, p cache.Policy) (*lanes, error) {
 	m := e.model
 	stored, err := e.cacheType(t)
 	if err != nil {
 		return nil, err
 	}
-	if p.Bound == nil && p.Mode != cache.Off {
-		p.Bound = e.logitBound(t)
-	}
-	p.SelfPenalised = m.SelfPenalised()
-	s := &Session{e: e, inputs: make(map[int]*inputs), moved: make([]float32, m.FieldHeads)}
-	if s.books, err = cache.NewRemote(cpu.CacheShape(m, t), p); err != nil {
-		return nil, err
-	}
-	if m.Field == model.FieldWalk {
-		for range m.Layers {
-			s.walks = append(s.walks, cache.NewWalk(m.FieldHeads))
+	s := &lanes{e: e, inputs: make(map[int]*inputs)}
+	for range n {
+		q, err := e.newSequence(t, p)
+		if err != nil {
+			return nil, err
 		}
+		s.seqs = append(s.seqs, q)
 	}
 	err = try(func() error {
 		var err error
 		if m.KeyShift {
-			if s.lastK, err = e.newArray(shapes.Make(dtypes.Float32, m.Blocks, m.KVHeads*m.KeyDim)); err != nil {
+			if s.lastK, err = e.newArray(shapes.Make(dtypes.Float32, m.Blocks, n, m.KVHeads*m.KeyDim)); err != nil {
 				return err
 			}
 		}
 		if m.ValueShift {
-			if s.lastV, err = e.newArray(shapes.Make(dtypes.Float32, m.Blocks, m.KVHeads*m.ValDim)); err != nil {
+			if s.lastV, err = e.newArray(shapes.Make(dtypes.Float32, m.Blocks, n, m.KVHeads*m.ValDim)); err != nil {
 				return err
 			}
 		}
-		s.keys, err = e.newSlots(stored, t == quant.F16, leastSlots)
+		s.keys, err = e.newSlots(n, stored, t == quant.F16, leastSlots)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// newSequence is an empty sequence.
+func (e *Engine) newSequence(t quant.DType, p cache.Policy) (*sequence, error) {
+	m := e.model
+	if p.Bound == nil && p.Mode != cache.Off {
+		p.Bound = e.logitBound(t)
+	}
+	p.SelfPenalised = m.SelfPenalised()
+	books, err := cache.NewRemote(cpu.CacheShape(m, t), p)
+	if err != nil {
+		return nil, err
+	}
+	q := &sequence{books: books, moved: make([]float32, m.FieldHeads)}
+	if m.Field == model.FieldWalk {
+		for range m.Layers {
+			q.walks = append(q.walks, cache.NewWalk(m.FieldHeads))
+		}
+	}
+	return q, nil
 }
 
 // logitBound is the proved bound of the model's logits with a cache of type t, nil
@@ -105,7 +140,7 @@ func (e *Engine) logitBound(t quant.DType) []float32 {
 }
 
 // Len is the number of tokens fed.
-func (s *Session) Len() int { return s.books.Tokens() }
+func (s *sequence) Len() int { return s.books.Tokens() }
 
 // CacheStats measures the cache. What is allocated are the slots on the device, of
 // which all heads of all layers have as many.
@@ -126,7 +161,7 @@ func (s *Session) SetProbe(report func(layer, first int, field, level []float64)
 
 // tell reports n tokens of a layer, field and level being [Hf, size] relative to the
 // base before them.
-func (s *Session) tell(layer, n, size int, field, level []float64) {
+func (s *sequence) tell(layer, n, size int, field, level []float64) {
 	if s.report == nil || len(s.moved) == 0 {
 		return
 	}
@@ -145,10 +180,8 @@ func (s *Session) tell(layer, n, size int, field, level []float64) {
 
 // Feed runs ids through the model, a chunk at a time; see engine.Session.
 func (s *Session) Feed(ids []int32, want func(position int) bool, each func(position int, logits []float32) error) error {
-	for i, id := range ids {
-		if id < 0 || int(id) >= s.e.model.VocabSize {
-			return fmt.Errorf("token %d of the input is id %d, the vocabulary has %d entries", i, id, s.e.model.VocabSize)
-		}
+	if err := checkIDs(ids, s.e.model.VocabSize); err != nil {
+		return err
 	}
 	if want == nil {
 		last := s.Len() + len(ids) - 1
@@ -157,10 +190,26 @@ func (s *Session) Feed(ids []int32, want func(position int) bool, each func(posi
 	for len(ids) > 0 {
 		size := chunkSize(len(ids), s.e.chunk)
 		n := min(size, len(ids))
-		if err := try(func() error { return s.feedChunk(ids[:n], size, want, each) }); err != nil {
+		first := s.Len()
+		err := try(func() error {
+			return s.feedChunk([][]int32{ids[:n]}, size, func(logits, stream backends.Buffer) error {
+				return s.output(logits, stream, size, n, first, want, each)
+			})
+		})
+		if err != nil {
 			return err
 		}
 		ids = ids[n:]
+	}
+	return nil
+}
+
+// checkIDs checks that all ids are of the vocabulary.
+func checkIDs(ids []int32, vocab int) error {
+	for i, id := range ids {
+		if id < 0 || int(id) >= vocab {
+			return fmt.Errorf("token %d of the input is id %d, the vocabulary has %d entries", i, id, vocab)
+		}
 	}
 	return nil
 }
@@ -191,12 +240,12 @@ func chunkSize(n, most int) int {
 	return size
 }
 
-func (s *Session) feedChunk(ids []int32, size int, want func(int) bool, each func(int, []float32) error) error {
-	e, n, first := s.e, len(ids), s.Len()
-	if err := s.keys.describe(s.books); err != nil {
-		return err
-	}
-	key := programKey{kind: decodeChunk, n: size, slots: s.keys.capacity, typ: s.keys.typ, f16: s.keys.f16}
+// feedChunk feeds up to size tokens to each sequence and passes on the logits of the
+// last ones and the residual stream, as chunkGraph puts them out.
+func (s *lanes) feedChunk(ids [][]int32, size int, output func(logits, stream backends.Buffer) error) error {
+	e := s.e
+	s.keys.describe(s.seqs)
+	key := programKey{kind: decodeChunk, lanes: len(s.seqs), n: size, slots: s.keys.capacity, typ: s.keys.typ, f16: s.keys.f16}
 	p := e.program(key, (*builder).chunkGraph)
 	in, err := s.chunkInputs(ids, size)
 	if err != nil {
@@ -217,22 +266,24 @@ func (s *Session) feedChunk(ids []int32, size int, want func(int) bool, each fun
 			rest = rest[1:]
 		}
 	}
-	if err := s.takeIn(field, level, n, size); err != nil {
+	if err := s.takeIn(field, level, ids, size); err != nil {
 		return err
 	}
-	if err := s.keys.resize(s.books); err != nil {
+	if err := s.keys.resize(s.seqs); err != nil {
 		return err
 	}
-	if err := s.keys.write(keys, values, s.slots, n, size, &s.buf); err != nil {
+	if err := s.keys.write(keys, values, s.at, size, &s.buf); err != nil {
 		return err
 	}
-	s.books.Advance(n)
-	return s.output(logits, stream, size, n, first, want, each)
+	for i, q := range s.seqs {
+		q.books.Advance(len(ids[i]))
+	}
+	return output(logits, stream)
 }
 
 // chunkInputs are the buffers that chunkGraph asks for.
-func (s *Session) chunkInputs(ids []int32, size int) ([]backends.Buffer, error) {
-	e, m := s.e, s.e.model
+func (s *lanes) chunkInputs(ids [][]int32, size int) ([]backends.Buffer, error) {
+	e, m, n := s.e, s.e.model, len(s.seqs)
 	x := s.inputs[size]
 	if x == nil {
 		x = &inputs{}
@@ -241,11 +292,11 @@ func (s *Session) chunkInputs(ids []int32, size int) ([]backends.Buffer, error) 
 			to    **array
 			shape shapes.Shape
 		}{
-			{&x.tokens, shapes.Make(dtypes.Int32, 1)},
-			{&x.x, shapes.Make(dtypes.Float32, size, m.Hidden)},
-			{&x.cos, shapes.Make(dtypes.Float32, size, max(1, half))},
-			{&x.sin, shapes.Make(dtypes.Float32, size, max(1, half))},
-			{&x.from, shapes.Make(dtypes.Float64, m.Blocks, max(1, m.FieldHeads))},
+			{&x.tokens, shapes.Make(dtypes.Int32, n)},
+			{&x.x, shapes.Make(dtypes.Float32, n*size, m.Hidden)},
+			{&x.cos, shapes.Make(dtypes.Float32, n*size, max(1, half))},
+			{&x.sin, shapes.Make(dtypes.Float32, n*size, max(1, half))},
+			{&x.from, shapes.Make(dtypes.Float64, m.Blocks, n, max(1, m.FieldHeads))},
 		} {
 			var err error
 			if *a.to, err = e.newArray(a.shape); err != nil {
@@ -254,14 +305,17 @@ func (s *Session) chunkInputs(ids []int32, size int) ([]backends.Buffer, error) 
 		}
 		s.inputs[size] = x
 	}
-	x.tokens.ints()[0] = int32(len(ids))
-	if err := s.embed(x.x.floats(), ids); err != nil {
-		return nil, err
-	}
-	s.turn(x.cos.floats(), x.sin.floats(), len(ids))
-	for i, w := range s.walks {
-		for h := range m.FieldHeads {
-			x.from.doubles()[i*m.FieldHeads+h] = w.From(h)
+	for j, q := range s.seqs {
+		x.tokens.ints()[j] = int32(len(ids[j]))
+		if err := e.embed(x.x.floats()[j*size*m.Hidden:], ids[j]); err != nil {
+			return nil, err
+		}
+		half := j * size * len(m.InvFreq)
+		q.turn(m.InvFreq, x.cos.floats()[half:], x.sin.floats()[half:], len(ids[j]))
+		for i, w := range q.walks {
+			for h := range m.FieldHeads {
+				x.from.doubles()[(i*n+j)*m.FieldHeads+h] = w.From(h)
+			}
 		}
 	}
 	arrays := []*array{x.tokens, x.x}
@@ -286,8 +340,8 @@ func (s *Session) chunkInputs(ids []int32, size int) ([]backends.Buffer, error) 
 }
 
 // embed looks the rows of the tokens up; those of padding keep what they were.
-func (s *Session) embed(x []float32, ids []int32) error {
-	m := s.e.model
+func (e *Engine) embed(x []float32, ids []int32) error {
+	m := e.model
 	rowBytes := len(m.Embed.Data) / m.VocabSize
 	for t, id := range ids {
 		row := m.Embed.Data[int(id)*rowBytes : (int(id)+1)*rowBytes]
@@ -299,8 +353,7 @@ func (s *Session) embed(x []float32, ids []int32) error {
 }
 
 // turn writes the cosines and sines of the rotary embedding of n new tokens.
-func (s *Session) turn(cos, sin []float32, n int) {
-	freq := s.e.model.InvFreq
+func (s *sequence) turn(freq []float64, cos, sin []float32, n int) {
 	for t := range n {
 		for i, f := range freq {
 			sin64, cos64 := math.Sincos(float64(s.Len()+t) * f)
@@ -309,11 +362,11 @@ func (s *Session) turn(cos, sin []float32, n int) {
 	}
 }
 
-// takeIn hands field and level of the chunk, buffers of [L, Hf, size] float64, to
+// takeIn hands field and level of the chunk, buffers of [L, B, Hf, size] float64, to
 // the books, which choose the slots of the new keys and drop others.
-func (s *Session) takeIn(fieldOut, levelOut backends.Buffer, n, size int) error {
+func (s *lanes) takeIn(fieldOut, levelOut backends.Buffer, ids [][]int32, size int) error {
 	e, m := s.e, s.e.model
-	count := m.Blocks * max(1, m.FieldHeads) * size
+	count := m.Blocks * len(s.seqs) * max(1, m.FieldHeads) * size
 	field, err := view(e, fieldOut, count, &s.buf.field)
 	if err != nil {
 		return err
@@ -322,32 +375,44 @@ func (s *Session) takeIn(fieldOut, levelOut backends.Buffer, n, size int) error 
 	if err != nil {
 		return err
 	}
-	s.slots = s.slots[:0]
+	s.at = s.at[:0]
 	for i := range m.Layers {
-		groups := s.books.Groups(i)
-		heads := m.FieldHeads / len(groups)
-		for h := range m.FieldHeads {
-			if s.walks != nil {
-				s.moved[h] = s.walks[i].Reach(h, field[(i*m.FieldHeads+h)*size+n-1])
-			}
-		}
-		own := i * m.FieldHeads * size
-		s.tell(i, n, size, field[own:], level[own:])
-		for g, group := range groups {
-			at := len(s.slots)
-			for range size {
-				s.slots = append(s.slots, -1)
-			}
-			first := i*m.FieldHeads + g*heads
-			group.Remote().Take(&cache.Fresh{
-				N: n, Stride: size,
-				Field: field[first*size : (first+heads)*size], Level: level[first*size : (first+heads)*size],
-				Moved: s.moved[g*heads : (g+1)*heads], Inclusive: m.Interval == model.Inclusive,
-				Slots: s.slots[at : at+n],
-			})
+		for j, q := range s.seqs {
+			own := (i*len(s.seqs) + j) * m.FieldHeads * size
+			s.at = q.takeIn(m, i, field[own:], level[own:], len(ids[j]), size, s.at)
 		}
 	}
 	return nil
+}
+
+// takeIn takes n new tokens of a layer in, field and level being [Hf, size], and
+// appends where their keys go, [groups][size], -1 for no slot.
+func (s *sequence) takeIn(m *model.Model, layer int, field, level []float64, n, size int, slots []int32) []int32 {
+	groups := s.books.Groups(layer)
+	at := len(slots)
+	for range len(groups) * size {
+		slots = append(slots, -1)
+	}
+	if n == 0 {
+		return slots
+	}
+	if s.walks != nil {
+		for h := range s.moved {
+			s.moved[h] = s.walks[layer].Reach(h, field[h*size+n-1])
+		}
+	}
+	s.tell(layer, n, size, field, level)
+	heads := m.FieldHeads / len(groups)
+	for g, group := range groups {
+		first := g * heads
+		group.Remote().Take(&cache.Fresh{
+			N: n, Stride: size,
+			Field: field[first*size : (first+heads)*size], Level: level[first*size : (first+heads)*size],
+			Moved: s.moved[first : first+heads], Inclusive: m.Interval == model.Inclusive,
+			Slots: slots[at+g*size : at+g*size+n],
+		})
+	}
+	return slots
 }
 
 // outputRowsAtOnce is the number of rows whose logits are computed at a time.
@@ -400,7 +465,7 @@ func (s *Session) logits(last, stream backends.Buffer, rows []int32, size, n int
 		return nil, err
 	}
 	defer e.release(in)
-	out, err := e.run(e.program(programKey{kind: outputRows, n: size, slots: len(numbers)}, (*builder).outputGraph), stream, in)
+	out, err := e.run(e.program(programKey{kind: outputRows, lanes: 1, n: size, slots: len(numbers)}, (*builder).outputGraph), stream, in)
 	if err != nil {
 		return nil, err
 	}

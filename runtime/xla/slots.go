@@ -14,8 +14,8 @@ import (
 // leastSlots is the smallest capacity of a cache.
 const leastSlots = 256
 
-// slots are K and V on the device, as many slots for every head of every layer,
-// with their levels and lows.
+// slots are K and V of B sequences on the device, as many slots for every head of
+// every layer of each, with their levels and lows.
 //
 // Where the host can write to the device's memory it copies the rows of new keys to
 // their slots; nothing else is touched. Elsewhere a program makes a new cache of
@@ -23,23 +23,24 @@ const leastSlots = 256
 // overwritten.
 type slots struct {
 	e          *Engine
+	lanes      int // B
 	typ        dtypes.DType
 	f16        bool // K and V were rounded to F16
 	capacity   int
-	key, value []*array // [layer], [1, Hkv, capacity, d] and [1, Hkv, capacity, dv]
-	level, low *array   // [L, Hf, capacity]
+	key, value []*array // [layer], [B, Hkv, capacity, d] and [B, Hkv, capacity, dv]
+	level, low *array   // [L, B, Hf, capacity]
 }
 
 // newSlots makes empty slots.
-func (e *Engine) newSlots(typ dtypes.DType, f16 bool, capacity int) (*slots, error) {
-	k := &slots{e: e, typ: typ, f16: f16}
+func (e *Engine) newSlots(lanes int, typ dtypes.DType, f16 bool, capacity int) (*slots, error) {
+	k := &slots{e: e, lanes: lanes, typ: typ, f16: f16}
 	if err := k.allocate(capacity); err != nil {
 		return nil, err
 	}
 	if !e.memory.shared {
 		none := make([][][]float32, len(k.key))
 		for i := range none {
-			none[i] = make([][]float32, e.model.KVHeads)
+			none[i] = make([][]float32, lanes*e.model.KVHeads)
 		}
 		return k, k.fill(none, none)
 	}
@@ -49,7 +50,7 @@ func (e *Engine) newSlots(typ dtypes.DType, f16 bool, capacity int) (*slots, err
 // shapes are those of K and V of a layer.
 func (k *slots) shapes(capacity int) (key, value shapes.Shape) {
 	m := k.e.model
-	return shapes.Make(k.typ, 1, m.KVHeads, capacity, m.KeyDim), shapes.Make(k.typ, 1, m.KVHeads, capacity, m.ValDim)
+	return shapes.Make(k.typ, k.lanes, m.KVHeads, capacity, m.KeyDim), shapes.Make(k.typ, k.lanes, m.KVHeads, capacity, m.ValDim)
 }
 
 // allocate makes new arrays. Those of K and V are empty where the host can write to
@@ -71,7 +72,7 @@ func (k *slots) allocate(capacity int) (err error) {
 			return err
 		}
 	}
-	fields := shapes.Make(dtypes.Float32, m.Blocks, max(1, m.FieldHeads), capacity)
+	fields := shapes.Make(dtypes.Float32, m.Blocks, k.lanes, max(1, m.FieldHeads), capacity)
 	if k.level, err = e.newArray(fields); err != nil {
 		return err
 	}
@@ -99,38 +100,41 @@ func (k *slots) buffers() []backends.Buffer {
 }
 
 // describe writes levels and lows as the books have them.
-func (k *slots) describe(books *cache.Cache) error {
+func (k *slots) describe(seqs []*sequence) {
 	m := k.e.model
-	level, low := k.level.floats(), k.low.floats()
-	if m.FieldHeads == 0 {
-		// Nothing is ever dropped, so the slots in use are the first ones.
-		tokens := books.Tokens()
-		for i := range level {
-			level[i] = 0
-			if i%k.capacity >= tokens {
-				level[i] = posInf
+	heads := max(1, m.FieldHeads)
+	for i := range m.Layers {
+		for j, q := range seqs {
+			at := (i*k.lanes + j) * heads * k.capacity
+			level, low := k.level.floats()[at:], k.low.floats()[at:]
+			if m.FieldHeads == 0 {
+				// Nothing is ever dropped, so the slots in use are the first ones.
+				for s := range k.capacity {
+					level[s] = 0
+					if s >= q.Len() {
+						level[s] = posInf
+					}
+				}
+				continue
+			}
+			groups := q.books.Groups(i)
+			width := heads / len(groups) * k.capacity
+			for g, group := range groups {
+				group.Remote().Fields(level[g*width:(g+1)*width], low[g*width:(g+1)*width], k.capacity)
 			}
 		}
-		return nil
 	}
-	for i := range m.Layers {
-		groups := books.Groups(i)
-		width := m.FieldHeads / len(groups) * k.capacity
-		for g, group := range groups {
-			at := (i*len(groups) + g) * width
-			group.Remote().Fields(level[at:at+width], low[at:at+width], k.capacity)
-		}
-	}
-	return nil
 }
 
 // resize follows the books: the capacity is doubled until all slots in use fit, and
 // halved once a quarter would do.
-func (k *slots) resize(books *cache.Cache) error {
+func (k *slots) resize(seqs []*sequence) error {
 	used := 0
 	for i := range k.key {
-		for _, g := range books.Groups(i) {
-			used = max(used, g.Remote().Slots())
+		for _, q := range seqs {
+			for _, g := range q.books.Groups(i) {
+				used = max(used, g.Remote().Slots())
+			}
 		}
 	}
 	capacity := k.capacity
@@ -161,7 +165,7 @@ func (k *slots) resize(books *cache.Cache) error {
 		}
 		return nil
 	}
-	key := programKey{kind: resizeSlots, slots: old.capacity, to: capacity, typ: k.typ}
+	key := programKey{kind: resizeSlots, lanes: k.lanes, slots: old.capacity, to: capacity, typ: k.typ}
 	out, err := k.e.run(k.e.program(key, (*builder).resizeGraph), old.buffers()...)
 	if err != nil {
 		return err
@@ -189,11 +193,11 @@ func (b *builder) resizeGraph() []*gx.Node {
 	var out []*gx.Node
 	for i := range m.Layers {
 		for j, width := range []int{m.KeyDim, m.ValDim} {
-			x := b.input(layerName(i)+[]string{"K", "V"}[j], b.key.typ, 1, m.KVHeads, from, width)
+			x := b.input(layerName(i)+[]string{"K", "V"}[j], b.key.typ, b.key.lanes, m.KVHeads, from, width)
 			if to < from {
 				x = gx.SliceAxis(x, 2, gx.AxisRange(0, to))
 			} else {
-				more := gx.Zeros(b.g, shapes.Make(b.key.typ, 1, m.KVHeads, to-from, width))
+				more := gx.Zeros(b.g, shapes.Make(b.key.typ, b.key.lanes, m.KVHeads, to-from, width))
 				x = gx.Concatenate([]*gx.Node{x, more}, 2)
 			}
 			out = append(out, x)
@@ -202,21 +206,21 @@ func (b *builder) resizeGraph() []*gx.Node {
 	return out
 }
 
-// copyRows copies the slots that two arrays [1, Hkv, S, width] have in common.
+// copyRows copies the slots that two arrays [B, Hkv, S, width] have in common.
 func copyRows(to, from *array) {
 	d, f := to.shape.Dimensions, from.shape.Dimensions
-	heads, n, width := d[1], min(d[2], f[2]), d[3]
+	heads, n, width := d[0]*d[1], min(d[2], f[2]), d[3]
 	dst, src := to.floats(), from.floats()
 	for h := range heads {
 		copy(dst[h*d[2]*width:(h*d[2]+n)*width], src[h*f[2]*width:])
 	}
 }
 
-// write puts K and V of n new tokens, buffers of [L, Hkv, size, width], into their
-// slots: at[layer][group][size], -1 for a key that is not kept.
-func (k *slots) write(key, value backends.Buffer, at []int32, n, size int, buf *hostBuffers) error {
+// write puts K and V of new tokens, buffers of [L, B, Hkv, size, width], into their
+// slots: at[layer][lane][group][size], -1 for a key that is not kept.
+func (k *slots) write(key, value backends.Buffer, at []int32, size int, buf *hostBuffers) error {
 	m := k.e.model
-	groups := len(at) / size / m.Blocks
+	groups := len(at) / size / (m.Blocks * k.lanes)
 	if !k.e.memory.shared {
 		return k.writeThere(key, value, at, groups, size)
 	}
@@ -226,17 +230,17 @@ func (k *slots) write(key, value backends.Buffer, at []int32, n, size int, buf *
 		buf   *[]float32
 		width int
 	}{{key, k.key, &buf.key, m.KeyDim}, {value, k.value, &buf.value, m.ValDim}} {
-		rows, err := view(k.e, x.from, m.Blocks*m.KVHeads*size*x.width, x.buf)
+		rows, err := view(k.e, x.from, m.Blocks*k.lanes*m.KVHeads*size*x.width, x.buf)
 		if err != nil {
 			return err
 		}
 		for i := range x.to {
 			dst := x.to[i].floats()
-			for h := range m.KVHeads {
-				slot := at[(i*groups+h*groups/m.KVHeads)*size:]
-				for t := range n {
+			for h := range k.lanes * m.KVHeads { // the heads of all lanes
+				slot := at[(i*k.lanes*groups+h*groups/m.KVHeads)*size:]
+				for t := range size {
 					if s := int(slot[t]); s >= 0 {
-						copy(dst[(h*k.capacity+s)*x.width:][:x.width], rows[((i*m.KVHeads+h)*size+t)*x.width:])
+						copy(dst[(h*k.capacity+s)*x.width:][:x.width], rows[((i*k.lanes*m.KVHeads+h)*size+t)*x.width:])
 					}
 				}
 			}
@@ -249,17 +253,17 @@ func (k *slots) write(key, value backends.Buffer, at []int32, n, size int, buf *
 func (k *slots) writeThere(key, value backends.Buffer, at []int32, groups, size int) error {
 	e, m := k.e, k.e.model
 	there := k.groups()
-	numbers := make([]int32, 0, m.Blocks*there*size)
-	for i := range m.Blocks {
+	numbers := make([]int32, 0, m.Blocks*k.lanes*there*size)
+	for i := range m.Blocks * k.lanes {
 		// Without a field all groups of the books hold the same keys.
 		numbers = append(numbers, at[i*groups*size:(i*groups+there)*size]...)
 	}
-	in, err := e.backend.BufferFromFlatData(0, numbers, shapes.Make(dtypes.Int32, m.Blocks, there, size))
+	in, err := e.backend.BufferFromFlatData(0, numbers, shapes.Make(dtypes.Int32, m.Blocks, k.lanes, there, size))
 	if err != nil {
 		return err
 	}
 	defer e.release(in)
-	p := e.program(programKey{kind: writeSlots, n: size, slots: k.capacity, typ: k.typ}, (*builder).writeGraph)
+	p := e.program(programKey{kind: writeSlots, lanes: k.lanes, n: size, slots: k.capacity, typ: k.typ}, (*builder).writeGraph)
 	out, err := e.run(p, append([]backends.Buffer{key, value, in}, k.buffers()...)...)
 	if err != nil {
 		return err
@@ -274,21 +278,21 @@ func (k *slots) groups() int { return min(k.e.model.KVHeads, max(1, k.e.model.Fi
 
 // writeGraph is K and V of all layers with new rows.
 //
-// Inputs: K and V of the new tokens, [L, Hkv, N, d] and [L, Hkv, N, dv]; their slots,
-// [L, G, N] int32; K and V of each layer, in the order of chunkGraph.
+// Inputs: K and V of the new tokens, [L, B, Hkv, N, d] and [L, B, Hkv, N, dv]; their
+// slots, [L, B, G, N] int32; K and V of each layer, in the order of chunkGraph.
 func (b *builder) writeGraph() []*gx.Node {
-	m, n, s := b.e.model, b.key.n, b.key.slots
+	m, lanes, n, s := b.e.model, b.key.lanes, b.key.n, b.key.slots
 	fieldHeads := max(1, m.FieldHeads)
-	key := b.input("K", b.key.typ, m.Blocks, m.KVHeads, n, m.KeyDim)
-	value := b.input("V", b.key.typ, m.Blocks, m.KVHeads, n, m.ValDim)
-	at := b.input("slots", dtypes.Int32, m.Blocks, min(m.KVHeads, fieldHeads), n)
+	key := b.input("K", b.key.typ, m.Blocks, lanes, m.KVHeads, n, m.KeyDim)
+	value := b.input("V", b.key.typ, m.Blocks, lanes, m.KVHeads, n, m.ValDim)
+	at := b.input("slots", dtypes.Int32, m.Blocks, lanes, min(m.KVHeads, fieldHeads), n)
 	var out []*gx.Node
 	for i := range m.Layers {
-		layer := func(x *gx.Node) *gx.Node { return gx.SliceAxis(x, 0, gx.AxisElem(i)) }
-		cache := graph.NewCache(b.g, b.key.typ, 1, m.KVHeads, fieldHeads, s, m.KeyDim, m.ValDim)
-		cache.Key = b.input(layerName(i)+"K", b.key.typ, 1, m.KVHeads, s, m.KeyDim)
-		cache.Value = b.input(layerName(i)+"V", b.key.typ, 1, m.KVHeads, s, m.ValDim)
-		fresh := graph.NewCache(b.g, b.key.typ, 1, m.KVHeads, fieldHeads, n, m.KeyDim, m.ValDim)
+		layer := func(x *gx.Node) *gx.Node { return gx.Squeeze(gx.SliceAxis(x, 0, gx.AxisElem(i)), 0) }
+		cache := graph.NewCache(b.g, b.key.typ, lanes, m.KVHeads, fieldHeads, s, m.KeyDim, m.ValDim)
+		cache.Key = b.input(layerName(i)+"K", b.key.typ, lanes, m.KVHeads, s, m.KeyDim)
+		cache.Value = b.input(layerName(i)+"V", b.key.typ, lanes, m.KVHeads, s, m.ValDim)
+		fresh := graph.NewCache(b.g, b.key.typ, lanes, m.KVHeads, fieldHeads, n, m.KeyDim, m.ValDim)
 		fresh.Key, fresh.Value = layer(key), layer(value)
 		next := cache.Write(fresh, layer(at))
 		out = append(out, next.Key, next.Value)
@@ -296,8 +300,8 @@ func (b *builder) writeGraph() []*gx.Node {
 	return out
 }
 
-// host returns a function that finds K and V of a slot in float32, and that may be
-// called until the next chunk.
+// host returns a function that finds K and V of a slot of the first sequence in
+// float32, and that may be called until the next chunk.
 func (k *slots) host() (cache.Row, error) {
 	m := k.e.model
 	key, err := k.floats(k.key)
@@ -341,7 +345,8 @@ func (k *slots) floats(list []*array) ([][]float32, error) {
 	return out, nil
 }
 
-// fill puts rows [layer][head], each with the slots that it has, into empty arrays.
+// fill puts rows [layer][head of all lanes], each with the slots that it has, into
+// empty arrays.
 func (k *slots) fill(key, value [][][]float32) error {
 	for _, x := range []struct {
 		to   []*array

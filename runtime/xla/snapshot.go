@@ -71,7 +71,7 @@ func (e *Engine) RestoreSession(from io.Reader, t quant.DType, p cache.Policy) (
 		return nil, err
 	}
 	err = try(func() error {
-		if err := s.keys.resize(s.books); err != nil {
+		if err := s.keys.resize(s.seqs); err != nil {
 			return err
 		}
 		return s.keys.fill(key, value)
