@@ -50,7 +50,7 @@ func BenchmarkDecode(b *testing.B) {
 					for range keys {
 						k := g.token(&x, 0)
 						g.clock.pass(1, k.field)
-						g.add(&k)
+						g.add(&k, 0)
 					}
 				}
 				b.SetBytes(int64(heads*keys) * c.Groups(0)[0].slotBytes())

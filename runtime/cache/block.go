@@ -94,7 +94,7 @@ func (g *Group) block(x *Tokens, t, n int, s *Scratch) {
 		for f := range g.fieldHeads {
 			k.low[f] = b.low[f*PageSlots+i]
 		}
-		g.add(&k)
+		g.add(&k, g.clock.step-n+i)
 	}
 	last := g.token(x, t+n-1)
 	g.evict(&last, s)

@@ -93,8 +93,9 @@ type candidate struct {
 
 // trim drops the n keys that are penalised most: a key goes when no head of the
 // group misses it much. Keys without a penalty go in the order in which the field
-// would reach them; one that no field has passed yet goes last.
-func (g *Group) trim(n int, k *token, s *Scratch) {
+// would reach them; one that no field has passed yet goes last. weight is that of
+// a key of page number i for the newest query.
+func (g *Group) trim(n int, s *Scratch, weight func(p *page, i, slot int) float64) {
 	c := s.candidates[:0]
 	for i, p := range g.pages {
 		for live := p.live; live != 0; live &= live - 1 {
@@ -110,9 +111,9 @@ func (g *Group) trim(n int, k *token, s *Scratch) {
 	s.candidates = c
 	largest(c, n)
 	for _, x := range c[:n] {
-		p, slot := g.pages[x.page], int(x.slot)
-		g.dropped.count(g.weight(p, slot, k, s))
-		g.remove(int(x.page), slot)
+		i, slot := int(x.page), int(x.slot)
+		g.dropped.count(weight(g.pages[i], i, slot))
+		g.remove(i, slot)
 	}
 }
 

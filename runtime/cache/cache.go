@@ -78,7 +78,7 @@ func makeCache(s Shape, p Policy, remote bool) (*Cache, error) {
 	}
 	c := &Cache{shape: s, policy: p, groups: make([][]*Group, s.Layers)}
 	pages := &pool{layout: s.layout()}
-	pages.layout.remote = remote
+	pages.layout.remote, pages.layout.positions = remote, p.Positions
 	for layer := range c.groups {
 		for i := range s.groupCount() {
 			c.groups[layer] = append(c.groups[layer], newGroup(s, p, pages, layer, i))
@@ -135,15 +135,24 @@ func (c *Cache) liveBytes() int64 {
 type Stats struct {
 	Mode              Mode         `json:"mode"`
 	Tokens            int          `json:"tokens"`
-	Kept              float64      `json:"kept"`               // BytesLive / BytesUncompressed
-	BytesLive         int64        `json:"bytes_live"`         // K, V, level and low of live keys
-	BytesPeak         int64        `json:"bytes_peak"`         // the largest BytesLive after a chunk
-	BytesAllocated    int64        `json:"bytes_allocated"`    // whole pages
-	BytesUncompressed int64        `json:"bytes_uncompressed"` // every token kept, same type
-	Live              [][]int      `json:"live"`               // live keys [layer][group of heads]
-	Evictable         bool         `json:"evictable"`          // keys can be dropped at all
-	Budget            *BudgetStats `json:"budget,omitempty"`   // of the mode Budget
-	Audit             *AuditStats  `json:"audit,omitempty"`    // of an audited cache
+	Kept              float64      `json:"kept"`                // BytesLive / BytesUncompressed
+	BytesLive         int64        `json:"bytes_live"`          // K, V, level and low of live keys
+	BytesPeak         int64        `json:"bytes_peak"`          // the largest BytesLive after a chunk
+	BytesAllocated    int64        `json:"bytes_allocated"`     // whole pages
+	BytesUncompressed int64        `json:"bytes_uncompressed"`  // every token kept, same type
+	Live              [][]int      `json:"live"`                // live keys [layer][group of heads]
+	Evictable         bool         `json:"evictable"`           // keys can be dropped at all
+	Positions         [][][]int    `json:"positions,omitempty"` // of the live keys, ascending [layer][group of heads]; where the policy asks for them
+	Device            *DeviceStats `json:"device,omitempty"`    // of a cache that is not in the processor's memory in its own type
+	Budget            *BudgetStats `json:"budget,omitempty"`    // of the mode Budget
+	Audit             *AuditStats  `json:"audit,omitempty"`     // of an audited cache
+}
+
+// DeviceStats says how an engine holds the keys of a cache whose books alone are
+// kept here. BytesAllocated is what they take.
+type DeviceStats struct {
+	Type  string `json:"type"`  // the numbers of K and V are held as
+	Slots int    `json:"slots"` // of each head of every layer, used or not
 }
 
 // Stats measures the cache now.
@@ -156,8 +165,14 @@ func (c *Cache) Stats() Stats {
 		s.Audit = &AuditStats{}
 	}
 	for i, layer := range c.groups {
-		for _, g := range layer {
+		if c.policy.Positions {
+			s.Positions = append(s.Positions, make([][]int, len(layer)))
+		}
+		for j, g := range layer {
 			s.Live[i] = append(s.Live[i], g.live)
+			if c.policy.Positions {
+				s.Positions[i][j] = g.kept()
+			}
 			s.BytesLive += int64(g.live) * g.slotBytes()
 			s.BytesAllocated += int64(len(g.pages)) * PageSlots * g.slotBytes()
 			s.BytesUncompressed += int64(c.tokens) * g.slotBytes()
@@ -167,7 +182,7 @@ func (c *Cache) Stats() Stats {
 			}
 			if s.Audit != nil {
 				s.Audit.LargestWeight = max(s.Audit.LargestWeight, g.audit.largest)
-				s.Audit.Removed += g.audit.live
+				s.Audit.Removed += g.audit.live + g.aside
 			}
 		}
 	}

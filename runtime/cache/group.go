@@ -119,7 +119,7 @@ func (g *Group) Feed(x *Tokens, s *Scratch) {
 	for t := 0; t < x.N; {
 		n := 1
 		if g.audit == nil {
-			n = g.stretch(x, t)
+			n = stretch(min(PageSlots, x.N-t), func(i int) []float32 { return g.token(x, t+i).moved })
 		}
 		if n < fewTokens {
 			g.one(x, t, s)
@@ -131,12 +131,12 @@ func (g *Group) Feed(x *Tokens, s *Scratch) {
 	}
 }
 
-// stretch is the number of tokens from t on, at most a page, over which no base
-// moves.
-func (g *Group) stretch(x *Tokens, t int) int {
+// stretch is the number of tokens, at most most, over which no base moves after
+// the first; moved(i) is how far they move before token i.
+func stretch(most int, moved func(i int) []float32) int {
 	n := 1
-	for n < PageSlots && t+n < x.N {
-		for _, by := range g.token(x, t+n).moved {
+	for n < most {
+		for _, by := range moved(n) {
 			if by != 0 {
 				return n
 			}
@@ -152,7 +152,7 @@ func (g *Group) one(x *Tokens, t int, s *Scratch) {
 	k := g.token(x, t)
 	g.clock.move(k.moved)
 	g.clock.pass(1, k.field)
-	g.add(&k)
+	g.add(&k, g.clock.step-1)
 	s.scores = grow(s.scores, len(g.pages)*PageSlots)
 	for h := range g.queryHeads {
 		q, y := k.query[h*g.keyDim:(h+1)*g.keyDim], k.out[h*g.valueDim:(h+1)*g.valueDim]
@@ -168,10 +168,13 @@ func (g *Group) one(x *Tokens, t int, s *Scratch) {
 	g.evict(&k, s)
 }
 
-// add appends a token's key.
-func (g *Group) add(k *token) {
+// add appends the key of the token at a position.
+func (g *Group) add(k *token, position int) {
 	p, slot := g.take()
 	g.put(p, slot, k.key, k.value)
+	if g.positions {
+		p.position[slot] = int32(position)
+	}
 	for f := range g.fieldHeads {
 		p.level[f*PageSlots+slot], p.low[f*PageSlots+slot] = k.level[f], k.low[f]
 		p.worst[f] = max(p.worst[f], penalty(k.level[f], k.low[f], g.slope[f]))
@@ -256,21 +259,41 @@ func penalty(level, low, slope float32) float32 {
 // those beyond the group's share of the memory, and gives pages back. k is the
 // newest token.
 func (g *Group) evict(k *token, s *Scratch) {
-	if g.ledger != nil {
-		if g.norms != nil {
-			g.norms.raise(g)
-		}
-		g.ledger.prepare(g.fieldHeads)
-		for i, p := range g.pages {
-			if p.live != 0 && g.mayHoldDead(p) {
-				g.evictPage(i, p)
-			}
+	g.dropDead()
+	if n := g.excess(); n > 0 {
+		g.trim(n, s, func(p *page, _, slot int) float64 { return g.weight(p, slot, k, s) })
+	}
+	g.tidy(nil)
+}
+
+// dropDead drops the keys that the ledger proves dead for every later query.
+func (g *Group) dropDead() {
+	if g.ledger == nil {
+		return
+	}
+	if g.norms != nil {
+		g.norms.raise(g)
+	}
+	g.ledger.prepare(g.fieldHeads)
+	for i, p := range g.pages {
+		if p.live != 0 && g.mayHoldDead(p) {
+			g.evictPage(i, p)
 		}
 	}
-	if g.limit > 0 && g.live > g.limit {
-		g.trim(g.live-g.limit, k, s)
+}
+
+// excess is the number of keys beyond the group's share of the memory.
+func (g *Group) excess() int {
+	if g.limit == 0 {
+		return 0
 	}
-	g.shrink()
+	return max(0, g.live-g.limit)
+}
+
+// tidy gives pages back, and forgets minima that have become too many. Of a remote
+// cache x are the tokens that are being taken in.
+func (g *Group) tidy(x *Fresh) {
+	g.shrink(x)
 	if n := len(g.clock.low); n > 0 && g.clock.longest() > PageSlots+g.live {
 		g.settle()
 		if g.audit != nil {
@@ -302,9 +325,14 @@ func (g *Group) mayHoldDead(p *page) bool {
 	return true
 }
 
-// remove drops a key; an audit keeps it aside.
+// remove drops a key; an audit keeps it aside, where it is if that is elsewhere.
 func (g *Group) remove(i, slot int) {
-	if g.audit != nil {
+	switch {
+	case g.audit == nil:
+	case g.remote:
+		g.pages[i].aside |= 1 << slot
+		g.aside++
+	default:
 		g.audit.adopt(g.pages[i], slot)
 	}
 	g.drop(i, slot)
@@ -348,7 +376,8 @@ func (n *norms) raise(g *Group) {
 	}
 }
 
-func length(x []float32) float64 { return math.Sqrt(float64(kernels.Dot(x, x))) }
+// length is in single precision, as engines with a device of their own have it.
+func length(x []float32) float64 { return float64(float32(math.Sqrt(float64(kernels.Dot(x, x))))) }
 
 // rounding is how much longer a key can get by being rounded to the cache's type
 // (half a unit in the last place, or half a step of max|k|/127 in each element),

@@ -14,12 +14,14 @@ type layout struct {
 	keyDim, valueDim     int
 	typ                  quant.DType
 	remote               bool // K and V lie elsewhere
+	positions            bool // slots know the position of their keys
 }
 
 // page holds PageSlots keys of a group. Of K and V exactly one kind of slice is
-// set, by the cache's type. A slot that is not live has the level +Inf.
+// set, by the cache's type. A slot that is not occupied has the level +Inf.
 type page struct {
-	live uint64 // bit s: slot s holds a key
+	live  uint64 // bit s: slot s holds a key
+	aside uint64 // bit s: slot s holds a dropped key, of a remote cache that is audited
 
 	k16, v16       []uint16  // [key head][slot][dim], F16
 	k32, v32       []float32 // [key head][slot][dim], F32
@@ -27,6 +29,7 @@ type page struct {
 	kScale, vScale []float32 // [key head][slot]
 
 	level, low []float32 // [field head][slot], relative to base
+	position   []int32   // [slot], of the key's token; nil unless the policy asks for it
 
 	base  []float64 // [field head], what level and low are relative to
 	step  []int     // [field head], low takes in all fields up to this step
@@ -60,6 +63,9 @@ func (l layout) newPage(from *slab) *page {
 		dead:  make([]bool, l.fieldHeads),
 		alive: make([]uint8, l.fieldHeads),
 	}
+	if l.positions {
+		p.position = make([]int32, PageSlots)
+	}
 	if l.remote {
 		return p
 	}
@@ -76,8 +82,11 @@ func (l layout) newPage(from *slab) *page {
 	return p
 }
 
-// used is the number of slots up to the last live one.
-func (p *page) used() int { return bits.Len64(p.live) }
+// occupied are the slots that no new key can take.
+func (p *page) occupied() uint64 { return p.live | p.aside }
+
+// used is the number of slots up to the last occupied one.
+func (p *page) used() int { return bits.Len64(p.occupied()) }
 
 // fields are the levels and lows of the first n slots of a field head.
 func (p *page) fields(f, n int) (level, low []float32) {
@@ -202,11 +211,12 @@ func (l layout) widenValues(dst []float32, p *page, h, n int) []float32 {
 func (l layout) copySlot(to *page, t int, from *page, s int) {
 	for h := range l.keyHeads {
 		t, s := h*PageSlots+t, h*PageSlots+s
-		switch l.typ {
-		case quant.F16:
+		switch {
+		case l.remote:
+		case l.typ == quant.F16:
 			copyVector(to.k16, from.k16, t, s, l.keyDim)
 			copyVector(to.v16, from.v16, t, s, l.valueDim)
-		case quant.Q8_0:
+		case l.typ == quant.Q8_0:
 			copyVector(to.k8, from.k8, t, s, l.keyDim)
 			copyVector(to.v8, from.v8, t, s, l.valueDim)
 			to.kScale[t], to.vScale[t] = from.kScale[s], from.vScale[s]
@@ -218,6 +228,9 @@ func (l layout) copySlot(to *page, t int, from *page, s int) {
 	for f := range l.fieldHeads {
 		to.level[f*PageSlots+t] = from.level[f*PageSlots+s]
 		to.low[f*PageSlots+t] = from.low[f*PageSlots+s]
+	}
+	if l.positions {
+		to.position[t] = from.position[s]
 	}
 }
 

@@ -44,6 +44,9 @@ type Policy struct {
 	// have had in every later query. Tokens are taken in one by one. It is slow, and
 	// frees no memory.
 	Audit bool
+	// Positions has the cache remember which tokens its keys are of, for
+	// Stats.Positions. Those of a restored session count as -1.
+	Positions bool
 }
 
 // Validate checks that the mode is known and its numbers make sense.

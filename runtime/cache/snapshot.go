@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/firstpassage/fpa/ops/kernels"
 	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/internal/state"
 )
@@ -73,8 +74,12 @@ func (g *Group) save(w *state.Writer, layer int, row Row) {
 	}
 	state.PutInt(w, g.dropped.keys)
 	state.Put(w, g.dropped.largest, g.dropped.sum)
-	state.PutInt(w, len(g.pages))
-	for i, p := range g.pages {
+	pages, from := g.pages, []int(nil)
+	if row != nil && g.empty() >= 2*PageSlots { // as a local cache never leaves it
+		pages, from = g.packed()
+	}
+	state.PutInt(w, len(pages))
+	for i, p := range pages {
 		state.Put(w, p.live)
 		// Which pages attention skips, and which it looks at for dead keys, is part of
 		// the order of its sums.
@@ -93,9 +98,12 @@ func (g *Group) save(w *state.Writer, layer int, row Row) {
 			}
 			for h := range g.keyHeads {
 				if row != nil {
-					k, v := row(layer, g.first.key+h, i*PageSlots+slot)
-					g.saveRow(w, k)
-					g.saveRow(w, v)
+					at := i*PageSlots + slot
+					if from != nil {
+						at = from[at]
+					}
+					k, v := row(layer, g.first.key+h, at)
+					g.saveRows(w, k, v)
 					continue
 				}
 				s, dk, dv := h*PageSlots+slot, g.keyDim, g.valueDim
@@ -114,6 +122,24 @@ func (g *Group) save(w *state.Writer, layer int, row Row) {
 			}
 		}
 	}
+}
+
+// packed are pages with the levels and lows of all keys of a remote cache and no
+// empty slot between them, and the slot that each comes from.
+func (g *Group) packed() (pages []*page, from []int) {
+	to := store{layout: g.layout, pool: g.pool, clock: g.clock}
+	for i, p := range g.pages {
+		for live := p.live; live != 0; live &= live - 1 {
+			slot := bits.TrailingZeros64(live)
+			q, s := to.take()
+			to.copySlot(q, s, p, slot)
+			for f, w := range p.worst {
+				q.worst[f] = max(q.worst[f], w)
+			}
+			from = append(from, i*PageSlots+slot)
+		}
+	}
+	return to.pages, from
 }
 
 func (g *Group) load(r *state.Reader, tokens, layer int, row Row) {
@@ -171,6 +197,9 @@ func (g *Group) loadPage(r *state.Reader, layer int, row Row) {
 			p.level[f*PageSlots+slot] = posInf
 		}
 	}
+	for s := range p.position {
+		p.position[s] = -1
+	}
 	g.live += bits.OnesCount64(live)
 	g.pages = append(g.pages, p)
 	state.Get(r, p.worst)
@@ -202,8 +231,7 @@ func (g *Group) loadPage(r *state.Reader, layer int, row Row) {
 		for h := range g.keyHeads {
 			if row != nil {
 				k, v := row(layer, g.first.key+h, (len(g.pages)-1)*PageSlots+slot)
-				g.loadRow(r, k)
-				g.loadRow(r, v)
+				g.loadRows(r, k, v)
 				continue
 			}
 			s, dk, dv := h*PageSlots+slot, g.keyDim, g.valueDim
@@ -223,32 +251,85 @@ func (g *Group) loadPage(r *state.Reader, layer int, row Row) {
 	}
 }
 
-// saveRow writes a row of a remote cache, which is of type F16 or F32.
-func (l layout) saveRow(w *state.Writer, row []float32) {
-	if l.typ == quant.F16 {
-		narrow := make([]uint16, len(row))
-		quant.EncodeF16(narrow, row)
-		state.Put(w, narrow...)
-		return
+// saveRows writes K and V of a slot of a remote cache as a local one does.
+func (l layout) saveRows(w *state.Writer, rows ...[]float32) {
+	switch l.typ {
+	case quant.F16:
+		for _, row := range rows {
+			narrow := make([]uint16, len(row))
+			quant.EncodeF16(narrow, row)
+			state.Put(w, narrow...)
+		}
+	case quant.Q8_0:
+		var bytes [][]int8
+		for _, row := range rows {
+			narrow, scale := bytesOf(row)
+			bytes = append(bytes, narrow)
+			state.Put(w, scale)
+		}
+		for _, narrow := range bytes {
+			state.Put(w, narrow...)
+		}
+	default:
+		for _, row := range rows {
+			state.Put(w, row...)
+		}
 	}
-	state.Put(w, row...)
 }
 
-// loadRow reads what saveRow wrote. The row must be finite: a device computes with
-// what empty slots hold.
-func (l layout) loadRow(r *state.Reader, row []float32) {
-	const what = "a key or value"
-	if l.typ == quant.F32 {
-		state.Finite(r, what, row)
-		return
+// bytesOf are the bytes and the scale that a row is the product of. Quantised again,
+// a row can come to the number beside its scale.
+func bytesOf(row []float32) (narrow []int8, scale float32) {
+	narrow = make([]int8, len(row))
+	scale = kernels.QuantizeQ8(narrow, row)
+	for _, s := range []float32{scale, math.Nextafter32(scale, 0), math.Nextafter32(scale, posInf)} {
+		if isProduct(row, narrow, s) {
+			return narrow, s
+		}
 	}
-	narrow := make([]uint16, len(row))
-	state.Get(r, narrow)
-	quant.DecodeF16(row, narrow)
-	for i, x := range row {
-		if x-x != 0 {
-			r.Fail("%s is %g, expected a finite number", what, x)
-			row[i] = 0
+	return narrow, scale
+}
+
+func isProduct(row []float32, narrow []int8, scale float32) bool {
+	for i, x := range narrow {
+		if float32(x)*scale != row[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// loadRows reads what saveRows wrote. The rows must be finite: a device computes with
+// what empty slots hold.
+func (l layout) loadRows(r *state.Reader, rows ...[]float32) {
+	switch l.typ {
+	case quant.F16:
+		for _, row := range rows {
+			narrow := make([]uint16, len(row))
+			state.Get(r, narrow)
+			quant.DecodeF16(row, narrow)
+		}
+	case quant.Q8_0:
+		scales := make([]float32, len(rows))
+		state.Get(r, scales)
+		for i, row := range rows {
+			narrow := make([]int8, len(row))
+			state.Get(r, narrow)
+			for j, x := range narrow {
+				row[j] = float32(x) * scales[i]
+			}
+		}
+	default:
+		for _, row := range rows {
+			state.Get(r, row)
+		}
+	}
+	for _, row := range rows {
+		for i, x := range row {
+			if x-x != 0 {
+				r.Fail("a key or value is %g, expected a finite number", x)
+				row[i] = 0
+			}
 		}
 	}
 }

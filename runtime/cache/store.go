@@ -1,6 +1,9 @@
 package cache
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // store holds keys in pages. A new key takes the lowest empty slot, so the pages
 // at the end run empty by themselves and are given back.
@@ -10,16 +13,17 @@ type store struct {
 	clock *clock
 	pages []*page
 	live  int // keys held
+	aside int // dropped keys that keep their slots for an audit
 	hint  int // no page before it has an empty slot
 }
 
 // empty is the number of empty slots.
-func (s *store) empty() int { return len(s.pages)*PageSlots - s.live }
+func (s *store) empty() int { return len(s.pages)*PageSlots - s.live - s.aside }
 
 // take finds an empty slot and brings its page up to date, so that the key put
 // there sees only the fields to come.
 func (s *store) take() (p *page, slot int) {
-	for s.hint < len(s.pages) && s.pages[s.hint].live == ^uint64(0) {
+	for s.hint < len(s.pages) && s.pages[s.hint].occupied() == ^uint64(0) {
 		s.hint++
 	}
 	if s.hint == len(s.pages) {
@@ -31,7 +35,7 @@ func (s *store) take() (p *page, slot int) {
 	}
 	s.clock.settle(p)
 	clear(p.dead)
-	slot = bits.TrailingZeros64(^p.live)
+	slot = bits.TrailingZeros64(^p.occupied())
 	p.live |= 1 << slot
 	s.live++
 	return p, slot
@@ -44,10 +48,13 @@ func (s *store) void(p *page, slot int) {
 	}
 }
 
-// drop empties slot of page i.
+// drop removes the key in a slot of page i, and empties the slot unless an audit
+// goes on looking at it.
 func (s *store) drop(i, slot int) {
 	p := s.pages[i]
-	s.void(p, slot)
+	if p.aside>>slot&1 == 0 {
+		s.void(p, slot)
+	}
 	p.live &^= 1 << slot
 	s.live--
 	s.hint = min(s.hint, i)
@@ -55,16 +62,17 @@ func (s *store) drop(i, slot int) {
 
 // shrink gives pages back: those at the end that are empty, and, while two pages'
 // worth of slots is empty, the last one after its keys were moved. So a key is
-// moved only after many others died, and never where it lies elsewhere.
-func (s *store) shrink() {
+// moved only after many others died, and, where keys lie elsewhere, only while it
+// is in x: as long as it is not written to its slot.
+func (s *store) shrink(x *Fresh) {
 	for len(s.pages) > 0 {
 		last := len(s.pages) - 1
 		p := s.pages[last]
-		if p.live != 0 {
-			if s.remote || s.empty() < 2*PageSlots {
+		if p.occupied() != 0 {
+			if s.empty() < 2*PageSlots || s.remote && !x.unwritten(last, p) {
 				return
 			}
-			s.moveAway(last)
+			s.moveAway(last, x)
 		}
 		s.pages[last] = nil
 		s.pages = s.pages[:last]
@@ -74,13 +82,16 @@ func (s *store) shrink() {
 }
 
 // moveAway moves the keys of the last page into empty slots of the others.
-func (s *store) moveAway(last int) {
+func (s *store) moveAway(last int, x *Fresh) {
 	p := s.pages[last]
 	s.clock.settle(p)
 	for live := p.live; live != 0; live &= live - 1 {
 		slot := bits.TrailingZeros64(live)
 		to, t := s.take() // a page before, which has a slot
 		s.copySlot(to, t, p, slot)
+		if x != nil {
+			x.move(last*PageSlots+slot, s.hint*PageSlots+t)
+		}
 		for f, w := range p.worst {
 			to.worst[f] = max(to.worst[f], w)
 		}
@@ -94,4 +105,16 @@ func (s *store) settle() {
 	for _, p := range s.pages {
 		s.clock.settle(p)
 	}
+}
+
+// kept are the positions of the keys held, ascending.
+func (s *store) kept() []int {
+	list := make([]int, 0, s.live)
+	for _, p := range s.pages {
+		for live := p.live; live != 0; live &= live - 1 {
+			list = append(list, int(p.position[bits.TrailingZeros64(live)]))
+		}
+	}
+	slices.Sort(list)
+	return list
 }
