@@ -79,8 +79,9 @@ func (r Remote) fields(level, low []float32, n int, aside bool) {
 type Fresh struct {
 	N, Stride    int
 	Field, Level []float64 // [field heads][Stride]
-	Moved        []float32 // [N][field heads], how far the base moved before the token
-	Inclusive    bool      // the interval of lows
+	Moved        []float32 // [N][MovedStride], of it the field heads first: how far the base moves before the token
+	MovedStride  int
+	Inclusive    bool // the interval of lows
 
 	Query, Key []float32 // of the mode Measured: lengths of queries and keys, [query heads][Stride] and [key heads][Stride]
 	// Weight is of the mode Budget: what every slot and every new token weighs for the
@@ -109,7 +110,7 @@ func (r Remote) Take(x *Fresh) {
 	for t := range x.N {
 		x.Slots[t] = -1
 	}
-	moved := func(t int) []float32 { return x.Moved[t*g.fieldHeads : (t+1)*g.fieldHeads] }
+	moved := func(t int) []float32 { return x.Moved[t*x.MovedStride:][:g.fieldHeads] }
 	x.base, x.least = append(x.base[:0], make([]float64, g.fieldHeads)...), grow(x.least, g.fieldHeads)
 	for t := 0; t < x.N; {
 		n := stretch(min(PageSlots, x.N-t), func(i int) []float32 { return moved(t + i) })

@@ -48,10 +48,7 @@ func (d *device) feed(t, n int) {
 				f.Field[h*f.Stride+i], f.Level[h*f.Stride+i] = base+float64(x.Field[at]), base+float64(x.Level[at])
 			}
 		}
-		for i := range n {
-			at := (t+i)*s.FieldHeads + g.first.field
-			f.Moved = append(f.Moved, x.Moved[at:at+g.fieldHeads]...)
-		}
+		f.Moved, f.MovedStride = x.Moved[t*s.FieldHeads+g.first.field:], s.FieldHeads
 		query := func(i, h int) []float32 { return x.Query[((t+i)*s.QueryHeads+g.first.query+h)*s.KeyDim:][:s.KeyDim] }
 		key := func(i, h int) []float32 { return x.Key[((t+i)*s.KeyHeads+g.first.key+h)*s.KeyDim:][:s.KeyDim] }
 		lengths := func(heads int, of func(i, h int) []float32) (list []float32) {

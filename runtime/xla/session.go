@@ -24,8 +24,9 @@ type Session struct {
 // sequence is what the host knows of a sequence.
 type sequence struct {
 	books *cache.Cache
+	fresh cache.Fresh   // of takeIn
 	walks []*cache.Walk // [layer]; nil without a walk
-	moved []float32     // [Hf]
+	moved []float32     // [N][Hf], how far the bases of a layer move before each token
 
 	report func(layer, first int, field, level []float64) // of SetProbe; nil: nobody looks
 	base   [][]float64                                    // [layer][Hf], how far the walks' bases have moved, for report
@@ -114,11 +115,14 @@ func (e *Engine) newSequence(t quant.DType, p cache.Policy) (*sequence, error) {
 		p.Bound = e.logitBound(t)
 	}
 	p.SelfPenalised = m.SelfPenalised()
+	if p.Mode == cache.Measured || p.Mode == cache.Budget || p.Audit {
+		return nil, fmt.Errorf("cache mode %s, or an audit, is not supported by this engine", p.Mode)
+	}
 	books, err := cache.NewRemote(cpu.CacheShape(m, t), p)
 	if err != nil {
 		return nil, err
 	}
-	q := &sequence{books: books, moved: make([]float32, m.FieldHeads)}
+	q := &sequence{books: books}
 	if m.Field == model.FieldWalk {
 		for range m.Layers {
 			q.walks = append(q.walks, cache.NewWalk(m.FieldHeads))
@@ -165,16 +169,17 @@ func (s *sequence) tell(layer, n, size int, field, level []float64) {
 	if s.report == nil || len(s.moved) == 0 {
 		return
 	}
+	base := s.base[layer]
 	var f, l []float64
 	for t := range n {
-		for h, base := range s.base[layer] {
-			f = append(f, base+field[h*size+t])
-			l = append(l, base+level[h*size+t])
+		for h := range base {
+			f = append(f, base[h]+field[h*size+t])
+			l = append(l, base[h]+level[h*size+t])
 		}
 	}
 	s.report(layer, s.Len(), f, l)
-	for h, by := range s.moved {
-		s.base[layer][h] += float64(by)
+	for i, by := range s.moved {
+		base[i%len(base)] += float64(by)
 	}
 }
 
@@ -396,23 +401,36 @@ func (s *sequence) takeIn(m *model.Model, layer int, field, level []float64, n, 
 	if n == 0 {
 		return slots
 	}
-	if s.walks != nil {
-		for h := range s.moved {
-			s.moved[h] = s.walks[layer].Reach(h, field[h*size+n-1])
-		}
-	}
+	s.reach(m, layer, n, size, field)
 	s.tell(layer, n, size, field, level)
 	heads := m.FieldHeads / len(groups)
+	x := &s.fresh
+	x.N, x.Stride, x.Inclusive = n, size, m.Interval == model.Inclusive
 	for g, group := range groups {
 		first := g * heads
-		group.Remote().Take(&cache.Fresh{
-			N: n, Stride: size,
-			Field: field[first*size : (first+heads)*size], Level: level[first*size : (first+heads)*size],
-			Moved: s.moved[first : first+heads], Inclusive: m.Interval == model.Inclusive,
-			Slots: slots[at+g*size : at+g*size+n],
-		})
+		x.Field, x.Level = field[first*size:(first+heads)*size], level[first*size:(first+heads)*size]
+		x.Moved, x.MovedStride = s.moved[first:], m.FieldHeads
+		x.Slots = slots[at+g*size : at+g*size+n]
+		group.Remote().Take(x)
 	}
 	return slots
+}
+
+// reach sets the walks of a layer to where n tokens brought them, field being
+// [Hf, size], and moved to how their bases move on the way.
+func (s *sequence) reach(m *model.Model, layer, n, size int, field []float64) {
+	s.moved = append(s.moved[:0], make([]float32, n*m.FieldHeads)...)
+	if s.walks == nil {
+		return
+	}
+	for h := range m.FieldHeads {
+		base := 0.0 // relative to that before the chunk
+		for t := range n {
+			by := s.walks[layer].Reach(h, field[h*size+t]-base)
+			base += float64(by)
+			s.moved[t*m.FieldHeads+h] = by
+		}
+	}
 }
 
 // outputRowsAtOnce is the number of rows whose logits are computed at a time.
