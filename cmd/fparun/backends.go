@@ -58,7 +58,7 @@ func (f *engineFlags) newEngine(m *model.Model) (engine.Engine, error) {
 			fmt.Fprintf(os.Stderr, "fparun: the GPU is not used: %v\n", err)
 		}
 	}
-	return cpu.New(m, cpu.Options{Threads: f.threads, Chunk: f.batch})
+	return cpu.New(m, cpu.Options{Threads: f.threads, Chunk: f.batch, NoRepack: f.noRepack})
 }
 
 // fitsXLA says whether XLA has the cache that the flags ask for.

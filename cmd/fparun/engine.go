@@ -31,6 +31,8 @@ type engineFlags struct {
 	keep    string
 	typ     string
 	audit   bool
+
+	noRepack bool
 }
 
 // add declares the flags; mode and typ are the defaults of the cache's.
@@ -38,6 +40,7 @@ func (f *engineFlags) add(fl *pflag.FlagSet, mode cache.Mode, typ string) {
 	fl.StringVarP(&f.model, "model", "m", "", "model `file` (.gguf, a checkpoint, or an ONNX model that fpaconv wrote)")
 	fl.IntVarP(&f.threads, "threads", "t", 0, "threads (default: one a processor)")
 	fl.IntVarP(&f.batch, "batch", "b", cpu.DefaultChunk, "tokens of the prompt that are run at a time")
+	fl.BoolVar(&f.noRepack, "no-repack", false, "leave quantised weights as they lie in the file instead of copying them, at load, to\nan order that is read faster (less work at load, slower; cpu only)")
 	fl.StringVar(&f.backend, "backend", backendAuto, "engine: cpu (this program's own), xla:cpu or xla:cuda (XLA by a plugin, see fparun\nbackends), go (the same graph without one, slow, to check it), auto (xla:cuda\nwhere there is a GPU and its plugin, else cpu)")
 	fl.StringVar(&f.mode, "cache", string(mode), "which keys the cache drops: off (none), exact (those that cannot change the\noutput by more than float32 rounding), bounded (those whose weight stays within\n--cache-eps), measured (the same for the logits seen so far: no promise),\nbudget (the most penalised, to stay within --cache-keep)")
 	fl.Float64Var(&f.eps, "cache-eps", 1e-3, "weight that --cache bounded and measured may remove in total, for each head and query")

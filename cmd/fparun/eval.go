@@ -348,17 +348,14 @@ func askAll(ctx context.Context, f *passkeyFlags, r *running, t *tokenizer.Token
 		fed += tokens
 		progress.Tokens("asking", int64(fed), int64(total))
 	}
-	_, own := r.engine.(*cpu.Engine)
+	shared, own := r.engine.(*cpu.Engine)
 	if !own {
 		threads = 1 // XLA takes all that the machine has for one prompt
 	}
 	for range min(threads, len(questions)) {
 		e := r.engine
 		if own {
-			var err error
-			if e, err = cpu.New(r.model, cpu.Options{Threads: 1, Chunk: f.batch}); err != nil {
-				return nil, err
-			}
+			e = shared.Share(1)
 		}
 		group.Go(func() {
 			if own {

@@ -631,3 +631,8 @@ func (f *File) Close() error {
 	}
 	return errors.Join(errs...)
 }
+
+// Release tells the system that data, of a tensor of an open file, will hardly be read
+// again, so that it need not be kept in the process's memory; reading it stays
+// possible. It does nothing for data that are not mapped.
+func Release(data []byte) { filemap.Release(data) }

@@ -96,3 +96,30 @@ func TestFence(t *testing.T) {
 		}
 	})
 }
+
+// TestFencePacked runs packed matrices on such memory. Data is fenced when rows are
+// packed, and gone when they are multiplied.
+func TestFencePacked(t *testing.T) {
+	eachLevel(t, func(t *testing.T) {
+		for _, d := range packedTypes {
+			for _, rows := range []int{1, 16, 23, 48} {
+				const cols = 256
+				w := Matrix{Type: d, Rows: rows, Cols: cols, Data: fenced(t, rows*cols/d.BlockLen()*d.BlockBytes())}
+				room := (w.PackedBytes() + 63) &^ 63 // so that it begins where it must
+				if room == 0 {
+					continue
+				}
+				p := packedOf(t, w, fenced(t, room))
+				p.Data = p.Data[:0]
+				for n := 1; n <= packedVectors+1; n++ {
+					var in Input
+					in.Set(fencedOf[float32](t, n*cols), cols, n, cols)
+					in.Need(p)
+					in.Prepare(0, n)
+					y := fencedOf[float32](t, n*rows)
+					MatMul(y, rows, p, &in, 0, rows, new(Scratch))
+				}
+			}
+		}
+	})
+}

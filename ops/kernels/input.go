@@ -18,10 +18,14 @@ type Input struct {
 	ld      int // from one vector to the next
 	n, cols int
 	forms   forms // those that Prepare fills
+
+	sums []float32 // see sumBlocks
 }
 
 // forms is a set of derived forms of vectors.
 type forms uint8
+
+const formSums forms = 1 << iota
 
 // PrepareStep is the number of vectors that Prepare works on at a time.
 const PrepareStep = 32
@@ -39,7 +43,22 @@ func (in *Input) Set(x []float32, ld, n, cols int) {
 // Need notes that the input will be multiplied with the matrix, and makes room
 // for the forms that this takes.
 func (in *Input) Need(w Matrix) {
-	in.forms |= formsFor(w, in.n)
+	in.forms |= in.formsFor(w)
+	if in.forms&formSums != 0 {
+		if need := in.sumsLen(); cap(in.sums) < need {
+			in.sums = make([]float32, need)
+		} else {
+			in.sums = in.sums[:need]
+		}
+	}
+}
+
+// formsFor is what MatMul of the matrix reads beside the vectors.
+func (in *Input) formsFor(w Matrix) forms {
+	if w.packed.form != nil {
+		return w.packed.form.forms()
+	}
+	return formsFor(w, in.n)
 }
 
 // Derives reports whether Prepare has anything to do.
@@ -48,7 +67,11 @@ func (in *Input) Derives() bool { return in.forms != 0 }
 // Prepare derives the forms that are needed from vectors t0 to t1. t0 is a
 // multiple of PrepareStep; t1 is one too, or the number of vectors. Workers may
 // prepare different vectors at a time; all are prepared before MatMul is called.
-func (in *Input) Prepare(t0, t1 int) {}
+func (in *Input) Prepare(t0, t1 int) {
+	if in.forms&formSums != 0 {
+		in.sumBlocks(t0, t1)
+	}
+}
 
 // vector is vector t.
 func (in *Input) vector(t int) []float32 {

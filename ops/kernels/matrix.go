@@ -7,11 +7,13 @@ import (
 )
 
 // Matrix is a row-major matrix in the layout of the file it comes from, used in
-// place. Data may start at any address.
+// place. Data may start at any address. Pack adds a second form.
 type Matrix struct {
 	Type       quant.DType
 	Rows, Cols int
 	Data       []byte
+
+	packed packed // see Pack
 }
 
 // RowBytes is the length of a row in bytes.
@@ -64,7 +66,8 @@ func (s *Scratch) floats(n int) []float32 {
 //
 // One vector is decoding, many are prefill; both compute in float32. An element
 // of y depends on its row, its vector, and on whether n is at most
-// [FewVectors], not on r0, r1 or its neighbours. The matrix must pass Check, and
+// [FewVectors], not on r0, r1 or its neighbours; of a packed matrix it does not
+// depend on n either, and r0 and r1 are best multiples of 16. The matrix must pass Check, and
 // the input have as many elements a vector as it has columns, and be prepared for
 // it; see [Input].
 func MatMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
@@ -74,16 +77,24 @@ func MatMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
 	if in.cols != w.Cols {
 		panic(fmt.Sprintf("kernels: vectors of %d elements for a matrix of %d columns", in.cols, w.Cols))
 	}
-	if need := formsFor(w, in.n); in.forms&need != need {
+	if need := in.formsFor(w); in.forms&need != need {
 		panic("kernels: MatMul of a matrix that the input was not prepared for")
 	}
-	row := w.RowBytes()
-	_ = w.Data[r0*row : r1*row]
+	if w.packed.form == nil {
+		row := w.RowBytes()
+		_ = w.Data[r0*row : r1*row]
+	} else if r1 > w.Rows {
+		panic(fmt.Sprintf("kernels: rows up to %d of a matrix of %d", r1, w.Rows))
+	}
 	_ = y[r0 : (in.n-1)*ldy+r1]
 	if w.Cols == 0 {
 		for t := range in.n {
 			clear(y[t*ldy+r0 : t*ldy+r1])
 		}
+		return
+	}
+	if w.packed.form != nil {
+		matMulPacked(y, ldy, w, in, r0, r1)
 		return
 	}
 	matMul(y, ldy, w, in, r0, r1, s)

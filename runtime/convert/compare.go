@@ -87,7 +87,7 @@ func Compare(ctx context.Context, a, b *model.Model, length, threads int) (Diffe
 }
 
 func session(m *model.Model, threads int) (engine.Session, func(), error) {
-	e, err := cpu.New(m, cpu.Options{Threads: threads, Chunk: chunk})
+	e, err := cpu.New(m, cpu.Options{Threads: threads, Chunk: chunk, NoRepack: true}) // for a few tokens
 	if err != nil {
 		return nil, nil, err
 	}

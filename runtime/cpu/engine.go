@@ -1,5 +1,6 @@
 // Package cpu is the embedded engine: it runs a model on the processor with the
-// kernels of ops/kernels, on weights used where they lie in the mapped file.
+// kernels of ops/kernels, on weights used where they lie in the mapped file, or, if
+// they are quantised, repacked in memory.
 //
 // Activations and accumulation are float32, K and V are rounded to the cache's
 // type. Work is split over rows of matrices and groups of heads, never inside a
@@ -21,6 +22,11 @@ import (
 type Options struct {
 	Threads int // 0: one a processor
 	Chunk   int // tokens fed at a time in prefill; 0: 512
+
+	// NoRepack leaves quantised weights in the mapped file alone. Otherwise the
+	// engine copies them to memory of its own in an order that it reads faster. The
+	// results of the two differ in their last bits.
+	NoRepack bool
 }
 
 // DefaultChunk is the number of tokens that prefill feeds at a time.
@@ -34,6 +40,7 @@ type Engine struct {
 	chunk   int
 	scratch []*kernels.Scratch // [thread]
 	input   kernels.Input      // of the projections under way
+	memory  *arena             // of repacked weights; nil: none, or those of another engine
 	bound   map[quant.DType][]float32
 }
 
@@ -52,11 +59,29 @@ func New(m *model.Model, o Options) (*Engine, error) {
 	if o.Chunk < 1 || o.Chunk > 1<<16 {
 		return nil, fmt.Errorf("a batch of %d tokens, expected 1 to %d", o.Chunk, 1<<16)
 	}
+	e := newEngine(m, o)
+	if !o.NoRepack {
+		var err error
+		if e.model, e.memory, err = repacked(m, e.pool); err != nil {
+			e.Close()
+			return nil, err
+		}
+	}
+	return e, nil
+}
+
+func newEngine(m *model.Model, o Options) *Engine {
 	e := &Engine{model: m, pool: newPool(o.Threads), chunk: o.Chunk, bound: make(map[quant.DType][]float32)}
 	for range o.Threads {
 		e.scratch = append(e.scratch, new(kernels.Scratch))
 	}
-	return e, nil
+	return e
+}
+
+// Share makes another engine for the same model, with workers of its own and the
+// weights of e, which must be closed after it.
+func (e *Engine) Share(threads int) *Engine {
+	return newEngine(e.model, Options{Threads: threads, Chunk: e.chunk})
 }
 
 // Threads is the number of threads that the engine uses.
@@ -74,8 +99,14 @@ func (e *Engine) logitBound(t quant.DType) []float32 {
 	return e.bound[t]
 }
 
-// Close ends the engine's workers.
-func (e *Engine) Close() { e.pool.close() }
+// Close ends the engine's workers and gives back its memory.
+func (e *Engine) Close() {
+	e.pool.close()
+	if e.memory != nil {
+		e.memory.free()
+		e.memory = nil
+	}
+}
 
 // CacheShape is the geometry of the cache of a model, with K and V of type t.
 func CacheShape(m *model.Model, t quant.DType) cache.Shape {

@@ -260,11 +260,12 @@ const smallWork = 1 << 15
 
 // rowsPerTask is the number of rows of a matrix that a worker takes at a time: so
 // many that memory is read in long runs, and so few that a thread which is slower
-// than the others, or was interrupted, does not keep them waiting long.
+// than the others, or was interrupted, does not keep them waiting long. It is a
+// multiple of the rows that lie together in a repacked matrix.
 func (e *Engine) rowsPerTask(rows int) int {
 	const tasksPerThread = 4
 	n := (rows + tasksPerThread*e.Threads() - 1) / (tasksPerThread * e.Threads())
-	return max(32, (n+3)&^3)
+	return max(32, (n+15)&^15)
 }
 
 // project computes y = W x + bias for several projections of x [n, in].

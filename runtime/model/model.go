@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/firstpassage/fpa/format"
+	"github.com/firstpassage/fpa/format/gguf"
 	"github.com/firstpassage/fpa/ops/kernels"
 	"github.com/firstpassage/fpa/quant"
 )
@@ -83,6 +84,10 @@ func Build(c Config, tensors []Tensor) (*Model, error) {
 	}
 	return m, b.err
 }
+
+// Release tells the system that the data of a matrix of the model will hardly be read
+// again, so that they need not stay in memory.
+func (m *Model) Release(w kernels.Matrix) { gguf.Release(w.Data) }
 
 // builder looks tensors up and keeps the first error.
 type builder struct {

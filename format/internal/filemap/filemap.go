@@ -67,7 +67,9 @@ func Map(f *os.File) (*File, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "map", Path: path, Err: err}
 	}
-	return &File{data: data, open: true}, nil
+	m := &File{data: data, open: true}
+	register(m)
+	return m, nil
 }
 
 // regular fails unless info describes a regular file.
@@ -103,6 +105,7 @@ func (f *File) Close() error {
 	if !f.open {
 		return nil
 	}
+	unregister(f)
 	data := f.data
 	f.data, f.open = nil, false
 	if len(data) == 0 {

@@ -25,7 +25,7 @@ import (
 )
 
 func main() {
-	pkg := flag.String("for", "kernels", "package to generate for: kernels or quant")
+	pkg := flag.String("for", "kernels", "what to generate: kernels, packed (both of package kernels) or quant")
 	flag.Parse()
 	switch *pkg {
 	case "kernels":
@@ -51,12 +51,20 @@ func main() {
 			v.elementwise()
 			v.attention()
 		}
+	case "packed":
+		defineTurns()
+		for _, p := range packedTypes {
+			for n := 1; n <= packedVectors; n++ {
+				avx512.packed(p, n)
+			}
+		}
+		avx512.turnBytes()
 	case "quant":
 		defineByteOrder()
 		defineLaneOrder()
 		conversions()
 	default:
-		fmt.Fprintf(os.Stderr, "gen: no package %q\n", *pkg)
+		fmt.Fprintf(os.Stderr, "gen: cannot generate %q\n", *pkg)
 		os.Exit(2)
 	}
 	Generate()

@@ -1,0 +1,68 @@
+package kernels
+
+import "unsafe"
+
+//go:generate sh -c "cd gen && go run . -for packed -pkg kernels -out ../packed_amd64.s -stubs ../packed_stubs_amd64.go"
+
+// canPack reports whether this processor multiplies packed matrices.
+func canPack() bool { return current >= avx512 }
+
+// The kernels by family and number of vectors, less one.
+var packedKernels = [...][packedVectors]func(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums, table *float32, blocks, groups, mask int){
+	packedNibbles: {
+		packedNibbles1AVX512, packedNibbles2AVX512, packedNibbles3AVX512, packedNibbles4AVX512,
+		packedNibbles5AVX512, packedNibbles6AVX512, packedNibbles7AVX512, packedNibbles8AVX512,
+	},
+	packedNibblesOffset: {
+		packedNibblesOffset1AVX512, packedNibblesOffset2AVX512, packedNibblesOffset3AVX512, packedNibblesOffset4AVX512,
+		packedNibblesOffset5AVX512, packedNibblesOffset6AVX512, packedNibblesOffset7AVX512, packedNibblesOffset8AVX512,
+	},
+	packedBytes: {
+		packedBytes1AVX512, packedBytes2AVX512, packedBytes3AVX512, packedBytes4AVX512,
+		packedBytes5AVX512, packedBytes6AVX512, packedBytes7AVX512, packedBytes8AVX512,
+	},
+}
+
+// matMulPacked multiplies rows r0 to r1 of a packed matrix, eight vectors at a time.
+func matMulPacked(y []float32, ldy int, w Matrix, in *Input, r0, r1 int) {
+	f := w.packed.form
+	heads, all := f.groupBytes(w.Cols)
+	blocks := w.Cols / 32
+	for t := 0; t < in.n; t += packedVectors {
+		n := min(packedVectors, in.n-t)
+		kernel := packedKernels[f.kernel][n-1]
+		var sums, table *float32
+		if f.kernel == packedNibblesOffset {
+			sums = &in.sums[t*blocks]
+		}
+		if f.table != nil {
+			table = &f.table[0]
+		}
+		run := func(group, groups, mask int) {
+			kernel((*float32)(unsafe.Add(unsafe.Pointer(&y[0]), 4*(t*ldy+group*packedRows))), 4*ldy,
+				&w.packed.data[group*all], heads, &in.x[t*in.ld], 4*in.ld, sums, table, blocks, groups, mask)
+		}
+		// The first and the last group may be wanted in part.
+		group, last := r0/packedRows, r1/packedRows
+		const whole = 1<<packedRows - 1
+		first, rest := whole&^(1<<(r0%packedRows)-1), 1<<(r1%packedRows)-1
+		if group == last {
+			run(group, 1, first&rest)
+			continue
+		}
+		if first != whole {
+			run(group, 1, first)
+			group++
+		}
+		if last > group {
+			run(group, last-group, whole)
+		}
+		if rest != 0 {
+			run(last, 1, rest)
+		}
+	}
+}
+
+// turnBytes exchanges, in every 64 bytes, sixteen rows of four bytes for four of
+// sixteen.
+func turnBytes(p []byte) { turnBytesAVX512(&p[0], len(p)/64) }

@@ -1,0 +1,11 @@
+//go:build !amd64
+
+package kernels
+
+// canPack reports whether this processor multiplies packed matrices: there are no
+// kernels for it.
+func canPack() bool { return false }
+
+func matMulPacked([]float32, int, Matrix, *Input, int, int) {}
+
+func turnBytes([]byte) {}

@@ -1,0 +1,30 @@
+package cpu
+
+import (
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// arena is memory outside Go's heap, which would otherwise grow to twice the size
+// before garbage is collected.
+type arena struct{ bytes, mapped []byte }
+
+// hugePage is the size of the operating system's large pages.
+const hugePage = 2 << 20
+
+// newArena takes zeroed memory for n bytes, n > 0, in large pages where there are any.
+func newArena(n int) (*arena, error) {
+	mapped, err := unix.Mmap(-1, 0, n+hugePage, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		return nil, fmt.Errorf("no memory for %d bytes of repacked weights (%w); --no-repack does without", n, err)
+	}
+	skip := int(-uintptr(unsafe.Pointer(&mapped[0])) & (hugePage - 1))
+	a := &arena{bytes: mapped[skip : skip+n], mapped: mapped}
+	_ = unix.Madvise(a.bytes, unix.MADV_HUGEPAGE) // a wish: without, nothing changes
+	return a, nil
+}
+
+// free gives the memory back.
+func (a *arena) free() { _ = unix.Munmap(a.mapped) }

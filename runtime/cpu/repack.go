@@ -1,0 +1,67 @@
+package cpu
+
+import (
+	"github.com/firstpassage/fpa/ops/kernels"
+	"github.com/firstpassage/fpa/runtime/model"
+)
+
+// repacked returns a copy of the model whose quantised matrices carry the form that
+// the kernels multiply fastest (see kernels.Matrix.Pack), and the memory that holds
+// it, nil where no matrix has such a form. The pages of the file that were read for it
+// are given back to the system matrix by matrix, so that at no time both forms are
+// held in full.
+func repacked(m *model.Model, p *pool) (*model.Model, *arena, error) {
+	size := 0
+	for _, w := range matrices(m) {
+		size += roomFor(*w)
+	}
+	if size == 0 {
+		return m, nil, nil
+	}
+	memory, err := newArena(size)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := *m
+	c.Layers = append([]model.Layer(nil), m.Layers...)
+	room := memory.bytes
+	err = guard(func() error {
+		for _, w := range matrices(&c) {
+			n := roomFor(*w)
+			if n == 0 {
+				continue
+			}
+			*w = w.Pack(room[:n])
+			room = room[n:]
+			rows := w.Rows
+			const step = 16 * 16
+			p.run((rows+step-1)/step, func(_, task int) {
+				w.PackRows(task*step, min((task+1)*step, rows))
+			})
+			m.Release(*w)
+		}
+		return nil
+	})
+	if err != nil {
+		memory.free()
+		return nil, nil, err
+	}
+	return &c, memory, nil
+}
+
+// roomFor is the memory for the packed form of a matrix, a multiple of 64.
+func roomFor(w kernels.Matrix) int { return (w.PackedBytes() + 63) &^ 63 }
+
+// matrices are the matrices that a model multiplies with.
+func matrices(m *model.Model) []*kernels.Matrix {
+	list := []*kernels.Matrix{&m.Output.W}
+	for i := range m.Layers {
+		l := &m.Layers[i]
+		for _, p := range []*model.Linear{&l.Q, &l.K, &l.V, &l.KShift, &l.VShift, &l.Gate, &l.O, &l.FFNGate, &l.FFNUp, &l.FFNDown} {
+			if p.Present() {
+				list = append(list, &p.W)
+			}
+		}
+	}
+	return list
+}

@@ -1,0 +1,104 @@
+package cpu
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/firstpassage/fpa/quant"
+	"github.com/firstpassage/fpa/runtime/cache"
+	"github.com/firstpassage/fpa/runtime/model"
+	"github.com/firstpassage/fpa/testmodels/modeltest"
+)
+
+// quantised is a random model whose matrices are of a type, but for those of fields.
+func quantised(t testing.TB, c model.Config, typ quant.DType, tied bool) *model.Model {
+	t.Helper()
+	p := modeltest.Random(c, 7, tied)
+	for i := range p.Tensors {
+		x := &p.Tensors[i]
+		if len(x.Shape) != 2 || !strings.HasSuffix(x.Name, ".weight") || strings.Contains(x.Name, "norm") ||
+			strings.Contains(x.Name, "_field") || strings.Contains(x.Name, "_level") {
+			continue
+		}
+		wide := make([]float32, len(x.Data)/4)
+		for j := range wide {
+			wide[j] = math.Float32frombits(binary.LittleEndian.Uint32(x.Data[4*j:]))
+		}
+		x.DType = typ
+		x.Data = make([]byte, len(wide)/typ.BlockLen()*typ.BlockBytes())
+		if err := quant.Encode(x.Data, typ, wide); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return build(t, p)
+}
+
+// TestRepacked holds models of quantised types against the float64 decoder, repacked
+// and not, and expects that threads do not matter, nor, repacked, whether tokens are
+// fed one by one.
+func TestRepacked(t *testing.T) {
+	for _, typ := range []quant.DType{quant.Q8_0, quant.Q4_0, quant.Q4_1} {
+		for _, tied := range []bool{false, true} {
+			c := modeltest.Config()
+			c.Hidden, c.FeedForward, c.KeyDim, c.ValDim, c.KVHeads = 64, 96, 16, 16, 2
+			c.KeyShift, c.OutputGate = true, model.Sigmoid
+			m := quantised(t, c, typ, tied)
+			data := slices.Clone(m.Output.W.Data)
+			ids := modeltest.Tokens(40, c.VocabSize, 3)
+			want := oracle(t, m, ids)
+			var first []float32
+			for _, o := range []Options{{Threads: 1}, {Threads: 3}, {Threads: 2, Chunk: 7}, {Threads: 2, NoRepack: true}} {
+				got, _ := run(t, m, o, quant.F32, cache.Policy{Mode: cache.Off}, ids, len(ids))
+				if d := maxDiff(got, want); !(d < 2e-5) {
+					t.Errorf("%s, tied %v, %+v: logits differ by %g", typ, tied, o, d)
+				}
+				switch {
+				case first == nil:
+					first = got
+				case o.Chunk == 0 && !o.NoRepack && !slices.Equal(got, first):
+					t.Errorf("%s: the number of threads changes the logits", typ)
+				}
+			}
+			if !slices.Equal(m.Output.W.Data, data) {
+				t.Fatalf("%s: repacking changed the model's own weights", typ)
+			}
+		}
+	}
+}
+
+// TestShare runs an engine on the weights of another one.
+func TestShare(t *testing.T) {
+	c := modeltest.Config()
+	c.Hidden, c.FeedForward, c.KeyDim, c.ValDim = 64, 96, 16, 16
+	m := quantised(t, c, quant.Q8_0, true)
+	e, err := New(m, Options{Threads: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	shared := e.Share(1)
+	defer shared.Close()
+	if shared.Threads() != 1 || shared.model != e.model {
+		t.Errorf("%d threads, its own weights: %v", shared.Threads(), shared.model != e.model)
+	}
+	var logits [2][]float32
+	for i, e := range []*Engine{e, shared} {
+		s, err := e.NewSession(quant.F16, cache.Policy{Mode: cache.Off})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = s.Feed([]int32{1, 2, 3}, nil, func(_ int, l []float32) error {
+			logits[i] = slices.Clone(l)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(logits[0]) != c.VocabSize || !slices.Equal(logits[0], logits[1]) {
+		t.Error("the two differ")
+	}
+}
