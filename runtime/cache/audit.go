@@ -38,8 +38,7 @@ func (a *audit) look(g *Group, h int, q []float32, top, sum float32, s *Scratch)
 	if a.live == 0 {
 		return
 	}
-	s.scores = grow(s.scores, len(a.pages)*PageSlots)
-	deadTop, deadSum := g.attend(&a.store, h, a.values, q, s)
+	deadTop, deadSum := g.attend(a.pages, h, a.values, q, s)
 	if deadTop == -posInf {
 		return
 	}

@@ -108,29 +108,6 @@ func (g *Group) token(x *Tokens, t int) token {
 	}
 }
 
-// fewTokens is the number of tokens below which a block costs more than its
-// tokens one by one.
-const fewTokens = 4
-
-// Feed takes new tokens in, attends from each of them to the keys before it and
-// its own, and drops keys by the policy. The scratch memory must not be used by
-// another goroutine at the same time.
-func (g *Group) Feed(x *Tokens, s *Scratch) {
-	for t := 0; t < x.N; {
-		n := 1
-		if g.audit == nil {
-			n = stretch(min(PageSlots, x.N-t), func(i int) []float32 { return g.token(x, t+i).moved })
-		}
-		if n < fewTokens {
-			g.one(x, t, s)
-			t++
-			continue
-		}
-		g.block(x, t, n, s)
-		t += n
-	}
-}
-
 // stretch is the number of tokens, at most most, over which no base moves after
 // the first; moved(i) is how far they move before token i.
 func stretch(most int, moved func(i int) []float32) int {
@@ -144,28 +121,6 @@ func stretch(most int, moved func(i int) []float32) int {
 		n++
 	}
 	return n
-}
-
-// one takes in a single token, by the recurrent form: every low falls to the
-// field, the key is appended, and each head attends to all keys.
-func (g *Group) one(x *Tokens, t int, s *Scratch) {
-	k := g.token(x, t)
-	g.clock.move(k.moved)
-	g.clock.pass(1, k.field)
-	g.add(&k, g.clock.step-1)
-	s.scores = grow(s.scores, len(g.pages)*PageSlots)
-	for h := range g.queryHeads {
-		q, y := k.query[h*g.keyDim:(h+1)*g.keyDim], k.out[h*g.valueDim:(h+1)*g.valueDim]
-		top, sum := g.attend(&g.store, h, y, q, s)
-		if g.audit != nil {
-			g.audit.look(g, h, q, top, sum, s)
-		}
-		if sum > 0 {
-			kernels.Scale(y, 1/sum)
-		}
-		g.lse[h] = float64(top) + math.Log(float64(sum))
-	}
-	g.evict(&k, s)
 }
 
 // add appends the key of the token at a position.
@@ -184,20 +139,22 @@ func (g *Group) add(k *token, position int) {
 	}
 }
 
-// attend adds the values of all keys of a store, weighted by exp(logit - top), to
-// y for query head h, and returns top, the largest logit, and the sum of weights.
-// Without a key y is zero and top is -Inf. Pages that are dead are not looked at.
-func (g *Group) attend(keys *store, h int, y, q []float32, s *Scratch) (top, sum float32) {
+// attend sets y to the sum of the values of all keys of some pages, weighted by
+// exp(logit - top), for query head h, and returns top, the largest logit, and the
+// sum of weights. Without a key y is zero and top is -Inf. Pages that are dead are
+// not looked at.
+func (g *Group) attend(pages []*page, h int, y, q []float32, s *Scratch) (top, sum float32) {
 	kh, f := g.keyHead(h), g.fieldHead(h)
 	n := 0
+	s.scores = grow(s.scores, len(pages)*PageSlots)
 	s.pages = s.pages[:0]
-	for i, p := range keys.pages {
+	for i, p := range pages {
 		used := p.used()
 		if used == 0 || g.fieldHeads > 0 && p.dead[f] {
 			continue
 		}
-		if i+1 < len(keys.pages) {
-			g.foreseeKeys(keys.pages[i+1], kh, f)
+		if i+1 < len(pages) {
+			g.foreseeKeys(pages[i+1], kh, f)
 		}
 		run := s.scores[n : n+used]
 		g.dots(run, p, kh, q, g.scale)
@@ -222,9 +179,9 @@ func (g *Group) attend(keys *store, h int, y, q []float32, s *Scratch) (top, sum
 	sum = kernels.ExpSum(scores, top)
 	for n, i := range s.pages {
 		if n+1 < len(s.pages) {
-			g.foreseeValues(keys.pages[s.pages[n+1]], kh)
+			g.foreseeValues(pages[s.pages[n+1]], kh)
 		}
-		p := keys.pages[i]
+		p := pages[i]
 		used := p.used()
 		g.accumulate(y, p, kh, scores[:used])
 		scores = scores[used:]
@@ -340,9 +297,10 @@ func (g *Group) remove(i, slot int) {
 
 // Scratch is the working memory of one goroutine.
 type Scratch struct {
-	scores     []float32 // logits of one query, or of a block against a page
+	scores     []float32 // logits of one query
 	pages      []int     // pages whose logits they are
-	block      blockScratch
+	tile       tile
+	feed       Feed // of Group.Feed
 	candidates []candidate
 }
 
