@@ -55,6 +55,7 @@ func (f *Feed) Reset(g *Group, x *Tokens) { f.g, f.x, f.t, f.n = g, x, 0, 0 }
 func (f *Feed) Open() (tasks int) {
 	f.t += f.n
 	if f.t == f.x.N {
+		f.n = 0
 		return 0
 	}
 	g := f.g
@@ -155,6 +156,12 @@ func (f *Feed) join(h int, y []float32) (top, sum float32) {
 		sum += w * f.partials[i].sum
 	}
 	return top, sum
+}
+
+// Splits reports whether taking in n tokens takes so long that several goroutines
+// may share the tasks.
+func (g *Group) Splits(n int) bool {
+	return len(g.pages) > partPages || n >= PageSlots && g.queryHeads > 1
 }
 
 // Feed takes new tokens in, all tasks one after the other on the calling goroutine.

@@ -32,16 +32,24 @@ type Options struct {
 // DefaultChunk is the number of tokens that prefill feeds at a time.
 const DefaultChunk = 512
 
-// Engine runs one model; it is an engine.Engine. Its sessions share its workers,
-// so one session runs at a time.
+// Engine runs one model; it is an engine.Engine and an engine.Batcher. Its sessions
+// share its workers and the memory of its pass, so one batch runs at a time.
 type Engine struct {
 	model   *model.Model
 	pool    *pool
 	chunk   int
-	scratch []*kernels.Scratch // [thread]
-	input   kernels.Input      // of the projections under way
-	memory  *arena             // of repacked weights; nil: none, or those of another engine
+	workers []*worker // [thread]
+	pass    pass
+	feeding bool                  // a batch is under way
+	field   func(float64) float64 // the activation of fields
+	memory  *arena                // of repacked weights; nil: none, or those of another engine
 	bound   map[quant.DType][]float32
+}
+
+// worker is the working memory of one thread.
+type worker struct {
+	matrix    kernels.Scratch
+	attention cache.Scratch
 }
 
 // New makes an engine for a model. The model's tensors must stay mapped until
@@ -71,10 +79,13 @@ func New(m *model.Model, o Options) (*Engine, error) {
 }
 
 func newEngine(m *model.Model, o Options) *Engine {
-	e := &Engine{model: m, pool: newPool(o.Threads), chunk: o.Chunk, bound: make(map[quant.DType][]float32)}
-	for range o.Threads {
-		e.scratch = append(e.scratch, new(kernels.Scratch))
+	e := &Engine{
+		model: m, pool: newPool(o.Threads), chunk: o.Chunk, field: m.FieldActivation.Field(), bound: make(map[quant.DType][]float32),
 	}
+	for range o.Threads {
+		e.workers = append(e.workers, new(worker))
+	}
+	e.pass.e = e
 	return e
 }
 

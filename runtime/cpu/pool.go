@@ -12,23 +12,50 @@ import (
 // pool runs tasks on the calling goroutine and on workers that wait for work
 // by spinning for a while, since the next step of a token comes within
 // microseconds, and then sleep.
+//
+// A round of tasks waits for those workers alone that have joined it. One that the
+// system has put aside, or not yet woken, is not missed: the others do its share.
 type pool struct {
-	workers []*worker
+	sleepers []*sleeper // one for each thread but the caller's
 
-	task    func(worker, task int)
-	tasks   int64
-	next    atomic.Int64 // the next task to take
-	pending atomic.Int64 // workers still in this round
-	round   atomic.Uint64
-	closed  atomic.Bool
-	fault   atomic.Pointer[Fault]
-	done    sync.WaitGroup
+	work  work
+	tasks int64
+
+	// Each on a cache line of its own: workers that wait look at state all the time.
+	_     line
+	state atomic.Uint64 // number of the round << 32, open or not, workers in it
+	_     line
+	next  atomic.Int64 // the next task to take
+	_     line
+
+	closed atomic.Bool
+	fault  atomic.Pointer[Fault]
+	done   sync.WaitGroup
 }
 
-type worker struct {
+// What state is made of.
+const (
+	oneRound = 1 << 32
+	open     = 1 << 31 // the round may be joined
+	joined   = open - 1
+)
+
+// work is what a round does; do computes the same for a task on whichever worker.
+type work interface{ do(worker, task int) }
+
+// workFunc is work as a function. A call of run allocates it.
+type workFunc func(worker, task int)
+
+func (f workFunc) do(worker, task int) { f(worker, task) }
+
+// sleeper is how a worker sleeps.
+type sleeper struct {
 	asleep atomic.Bool
 	wake   chan struct{}
+	_      line
 }
+
+type line [64]byte
 
 // spins is how often a worker looks for a new round before it sleeps, some 400 us
 // in all: longer than anything that a token computes on one thread, so that it is
@@ -39,56 +66,55 @@ const spins = 10_000
 func newPool(n int) *pool {
 	p := &pool{}
 	for i := 1; i < n; i++ {
-		w := &worker{wake: make(chan struct{}, 1)}
-		p.workers = append(p.workers, w)
+		w := &sleeper{wake: make(chan struct{}, 1)}
+		p.sleepers = append(p.sleepers, w)
 		p.done.Add(1)
-		go p.work(w, i)
+		go p.loop(w, i)
 	}
 	return p
 }
 
 // size is the number of threads.
-func (p *pool) size() int { return len(p.workers) + 1 }
+func (p *pool) size() int { return len(p.sleepers) + 1 }
 
 // close ends the workers. No run may be under way or follow.
 func (p *pool) close() {
 	p.closed.Store(true)
-	p.wakeAll()
+	p.begin(0)
 	p.done.Wait()
 }
 
-// run calls f once for each task below n, on any worker, and returns when all
-// are done. Which worker takes which task is left open, so f must compute the
-// same for a task wherever it runs.
-func (p *pool) run(n int, f func(worker, task int)) {
-	if n <= 1 || len(p.workers) == 0 {
+// run does each task below n once, on any worker, and returns when all are done.
+// Which worker takes which task is left open.
+func (p *pool) run(n int, w work) {
+	if n <= 1 || len(p.sleepers) == 0 {
 		for t := range n {
-			f(0, t)
+			w.do(0, t)
 		}
 		return
 	}
-	p.task, p.tasks = f, int64(n)
+	p.work, p.tasks = w, int64(n)
 	p.next.Store(0)
-	p.pending.Store(int64(len(p.workers)))
-	p.wakeAll()
+	p.begin(open)
 	p.drain(0)
-	for i := 0; p.pending.Load() > 0; i++ {
+	p.state.And(^uint64(open))
+	for i := 0; p.state.Load()&joined > 0; i++ {
 		if i > spins {
 			runtime.Gosched()
 		}
 		kernels.Pause()
 	}
-	p.task = nil
+	p.work = nil
 	if f := p.fault.Swap(nil); f != nil {
 		panic(f)
 	}
 }
 
-// wakeAll starts a round.
-func (p *pool) wakeAll() {
-	p.round.Add(1)
-	for _, w := range p.workers {
-		if w.asleep.CompareAndSwap(true, false) {
+// begin starts a round and wakes those that sleep.
+func (p *pool) begin(how uint64) {
+	p.state.Store(p.state.Load()&^(oneRound-1) + oneRound + how)
+	for _, w := range p.sleepers {
+		if w.asleep.Load() && w.asleep.CompareAndSwap(true, false) {
 			w.wake <- struct{}{}
 		}
 	}
@@ -103,33 +129,43 @@ func (p *pool) drain(worker int) {
 		if t >= p.tasks {
 			return
 		}
-		p.task(worker, int(t))
+		p.work.do(worker, int(t))
 	}
 }
 
-func (p *pool) work(w *worker, id int) {
-	debug.SetPanicOnFault(true) // of this goroutine; Feed sets it for the caller's
+// loop is the life of a worker.
+func (p *pool) loop(w *sleeper, id int) {
+	debug.SetPanicOnFault(true) // of this goroutine; a pass sets it for the caller's
 	defer p.done.Done()
-	seen := uint64(0)
-	for {
-		for i := 0; p.round.Load() == seen; i++ {
-			if i < spins {
-				kernels.Pause()
-				continue
-			}
-			// Announce the sleep, then look once more: a round that began in
-			// between either sees the announcement or is seen here.
-			w.asleep.Store(true)
-			if p.round.Load() != seen && w.asleep.CompareAndSwap(true, false) {
-				break
-			}
+	seen := uint64(0) // number of the last round that it knows of
+	for !p.closed.Load() {
+		s := p.await(w, seen)
+		for s&open != 0 && !p.state.CompareAndSwap(s, s+1) { // another one joined, or it is over
+			s = p.state.Load()
+		}
+		seen = s / oneRound
+		if s&open != 0 {
+			p.drain(id)
+			p.state.Add(^uint64(0))
+		}
+	}
+}
+
+// await waits for a round after the one seen, and returns the state then.
+func (p *pool) await(w *sleeper, seen uint64) uint64 {
+	for i := 0; ; i++ {
+		if s := p.state.Load(); s/oneRound != seen {
+			return s
+		}
+		if i < spins {
+			kernels.Pause()
+			continue
+		}
+		// Announce the sleep, then look once more: a round that began in between
+		// either sees the announcement or is seen here.
+		w.asleep.Store(true)
+		if p.state.Load()/oneRound == seen || !w.asleep.CompareAndSwap(true, false) {
 			<-w.wake
 		}
-		seen = p.round.Load()
-		if p.closed.Load() {
-			return
-		}
-		p.drain(id)
-		p.pending.Add(-1)
 	}
 }

@@ -35,9 +35,9 @@ func repacked(m *model.Model, p *pool) (*model.Model, *arena, error) {
 			room = room[n:]
 			rows := w.Rows
 			const step = 16 * 16
-			p.run((rows+step-1)/step, func(_, task int) {
+			p.run((rows+step-1)/step, workFunc(func(_, task int) {
 				w.PackRows(task*step, min((task+1)*step, rows))
-			})
+			}))
 			m.Release(*w)
 		}
 		return nil
