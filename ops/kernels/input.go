@@ -55,10 +55,10 @@ func (in *Input) Need(w Matrix) {
 
 // formsFor is what MatMul of the matrix reads beside the vectors.
 func (in *Input) formsFor(w Matrix) forms {
-	if w.packed.form != nil {
-		return w.packed.form.forms()
+	if f := formsFor(w, in.n); f != 0 || w.packed.form == nil {
+		return f
 	}
-	return formsFor(w, in.n)
+	return w.packed.form.forms()
 }
 
 // Derives reports whether Prepare has anything to do.

@@ -93,7 +93,7 @@ func MatMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
 		}
 		return
 	}
-	if w.packed.form != nil {
+	if w.packed.form != nil && formsFor(w, in.n) == 0 {
 		matMulPacked(y, ldy, w, in, r0, r1)
 		return
 	}
@@ -104,9 +104,44 @@ func MatMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
 // in tiles.
 const FewVectors = 3
 
+// decodeRows widens cols elements of m rows from row r and column c on, a row every
+// stride elements of dst, which has room for whole rows (m*stride). A packed
+// matrix is read in its packed form. c and cols are whole blocks.
+func decodeRows(dst []float32, stride int, w Matrix, r, m, c, cols int) {
+	if w.packed.form == nil {
+		for i := range m {
+			decodeRow(dst[i*stride:i*stride+cols], w, r+i, c)
+		}
+		return
+	}
+	for m > 0 {
+		skip, n := r%packedRows, min(packedRows-r%packedRows, m)
+		if n == packedRows {
+			widenGroup(dst, stride, w, r/packedRows, c, cols)
+		} else {
+			var part [packedRows * 256]float32 // part of a group: the longest block, again and again
+			for k := 0; k < cols; k += 256 {
+				width := min(256, cols-k)
+				widenGroup(part[:], 256, w, r/packedRows, c+k, width)
+				for i := range n {
+					copy(dst[i*stride+k:][:width], part[(skip+i)*256:])
+				}
+			}
+		}
+		r, m = r+n, m-n
+		if m > 0 {
+			dst = dst[n*stride:]
+		}
+	}
+}
+
 // decodeRow widens len(dst) elements of row r, from column c on, of a matrix
 // that passed Check. dst and c are whole blocks.
 func decodeRow(dst []float32, w Matrix, r, c int) {
+	if w.packed.form != nil {
+		decodeRows(dst, len(dst), w, r, 1, c, len(dst))
+		return
+	}
 	length, bytes := w.Type.BlockLen(), w.Type.BlockBytes()
 	at := r*w.RowBytes() + c/length*bytes
 	if err := quant.Decode(dst, w.Type, w.Data[at:at+len(dst)/length*bytes]); err != nil {

@@ -63,6 +63,24 @@ func matMulPacked(y []float32, ldy int, w Matrix, in *Input, r0, r1 int) {
 	}
 }
 
+// widenGroup widens cols columns, from c on, of all rows of a group to float32 numbers,
+// a row every stride numbers. c and cols are whole blocks.
+func widenGroup(dst []float32, stride int, w Matrix, group, c, cols int) {
+	f := w.packed.form
+	heads, all := f.groupBytes(w.Cols)
+	data := w.packed.data[group*all:]
+	_ = dst[:(packedRows-1)*stride+cols]
+	head, quants, blocks := &data[c/32*f.head()], &data[heads+c/32*f.words()*4*packedRows], cols/32
+	switch f.kernel {
+	case packedNibbles:
+		widenPackedNibblesAVX512(&dst[0], 4*stride, head, quants, &f.table[0], blocks)
+	case packedNibblesOffset:
+		widenPackedNibblesOffsetAVX512(&dst[0], 4*stride, head, quants, &f.table[0], blocks)
+	case packedBytes:
+		widenPackedBytesAVX512(&dst[0], 4*stride, head, quants, nil, blocks)
+	}
+}
+
 // turnBytes exchanges, in every 64 bytes, sixteen rows of four bytes for four of
 // sixteen.
 func turnBytes(p []byte) { turnBytesAVX512(&p[0], len(p)/64) }

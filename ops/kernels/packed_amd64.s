@@ -1155,6 +1155,332 @@ step23:
 	VZEROUPPER
 	RET
 
+// func widenPackedNibblesAVX512(dst *float32, stride int, head *byte, quants *byte, table *float32, blocks int)
+// Requires: AVX, AVX512F
+TEXT ·widenPackedNibblesAVX512(SB), NOSPLIT, $0-48
+	// Sixteen rows from the lanes.
+	MOVQ    dst+0(FP), AX
+	MOVQ    head+16(FP), CX
+	MOVQ    quants+24(FP), DX
+	MOVQ    stride+8(FP), BX
+	MOVQ    blocks+40(FP), SI
+	MOVQ    table+32(FP), DI
+	VMOVUPS (DI), Z0
+
+block24:
+	VCVTPH2PS  (CX), Z1
+	VMOVDQU32  (DX), Z2
+	VPERMPS    Z0, Z2, Z2
+	VMULPS     Z1, Z2, Z2
+	VMOVDQU32  1(DX), Z3
+	VPERMPS    Z0, Z3, Z3
+	VMULPS     Z1, Z3, Z3
+	VMOVDQU32  2(DX), Z4
+	VPERMPS    Z0, Z4, Z4
+	VMULPS     Z1, Z4, Z4
+	VMOVDQU32  3(DX), Z5
+	VPERMPS    Z0, Z5, Z5
+	VMULPS     Z1, Z5, Z5
+	VMOVDQU32  64(DX), Z6
+	VPERMPS    Z0, Z6, Z6
+	VMULPS     Z1, Z6, Z6
+	VMOVDQU32  65(DX), Z7
+	VPERMPS    Z0, Z7, Z7
+	VMULPS     Z1, Z7, Z7
+	VMOVDQU32  66(DX), Z8
+	VPERMPS    Z0, Z8, Z8
+	VMULPS     Z1, Z8, Z8
+	VMOVDQU32  67(DX), Z9
+	VPERMPS    Z0, Z9, Z9
+	VMULPS     Z1, Z9, Z9
+	VMOVDQU32  128(DX), Z10
+	VPERMPS    Z0, Z10, Z10
+	VMULPS     Z1, Z10, Z10
+	VMOVDQU32  129(DX), Z11
+	VPERMPS    Z0, Z11, Z11
+	VMULPS     Z1, Z11, Z11
+	VMOVDQU32  130(DX), Z12
+	VPERMPS    Z0, Z12, Z12
+	VMULPS     Z1, Z12, Z12
+	VMOVDQU32  131(DX), Z13
+	VPERMPS    Z0, Z13, Z13
+	VMULPS     Z1, Z13, Z13
+	VMOVDQU32  192(DX), Z14
+	VPERMPS    Z0, Z14, Z14
+	VMULPS     Z1, Z14, Z14
+	VMOVDQU32  193(DX), Z15
+	VPERMPS    Z0, Z15, Z15
+	VMULPS     Z1, Z15, Z15
+	VMOVDQU32  194(DX), Z16
+	VPERMPS    Z0, Z16, Z16
+	VMULPS     Z1, Z16, Z16
+	VMOVDQU32  195(DX), Z17
+	VPERMPS    Z0, Z17, Z17
+	VMULPS     Z1, Z17, Z17
+	LEAQ       (AX), DI
+	VUNPCKLPS  Z3, Z2, Z18
+	VUNPCKHPS  Z3, Z2, Z2
+	VUNPCKLPS  Z5, Z4, Z3
+	VUNPCKHPS  Z5, Z4, Z4
+	VUNPCKLPS  Z7, Z6, Z5
+	VUNPCKHPS  Z7, Z6, Z6
+	VUNPCKLPS  Z9, Z8, Z7
+	VUNPCKHPS  Z9, Z8, Z8
+	VUNPCKLPS  Z11, Z10, Z9
+	VUNPCKHPS  Z11, Z10, Z10
+	VUNPCKLPS  Z13, Z12, Z11
+	VUNPCKHPS  Z13, Z12, Z12
+	VUNPCKLPS  Z15, Z14, Z13
+	VUNPCKHPS  Z15, Z14, Z14
+	VUNPCKLPS  Z17, Z16, Z15
+	VUNPCKHPS  Z17, Z16, Z16
+	VUNPCKLPD  Z3, Z18, Z17
+	VUNPCKHPD  Z3, Z18, Z3
+	VUNPCKLPD  Z4, Z2, Z18
+	VUNPCKHPD  Z4, Z2, Z2
+	VUNPCKLPD  Z7, Z5, Z4
+	VUNPCKHPD  Z7, Z5, Z5
+	VUNPCKLPD  Z8, Z6, Z7
+	VUNPCKHPD  Z8, Z6, Z6
+	VUNPCKLPD  Z11, Z9, Z8
+	VUNPCKHPD  Z11, Z9, Z9
+	VUNPCKLPD  Z12, Z10, Z11
+	VUNPCKHPD  Z12, Z10, Z10
+	VUNPCKLPD  Z15, Z13, Z12
+	VUNPCKHPD  Z15, Z13, Z13
+	VUNPCKLPD  Z16, Z14, Z15
+	VUNPCKHPD  Z16, Z14, Z14
+	VSHUFF32X4 $0x88, Z4, Z17, Z16
+	VSHUFF32X4 $0xdd, Z4, Z17, Z4
+	VSHUFF32X4 $0x88, Z7, Z18, Z17
+	VSHUFF32X4 $0xdd, Z7, Z18, Z7
+	VSHUFF32X4 $0x88, Z5, Z3, Z18
+	VSHUFF32X4 $0xdd, Z5, Z3, Z3
+	VSHUFF32X4 $0x88, Z6, Z2, Z5
+	VSHUFF32X4 $0xdd, Z6, Z2, Z2
+	VSHUFF32X4 $0x88, Z12, Z8, Z6
+	VSHUFF32X4 $0xdd, Z12, Z8, Z8
+	VSHUFF32X4 $0x88, Z15, Z11, Z12
+	VSHUFF32X4 $0xdd, Z15, Z11, Z11
+	VSHUFF32X4 $0x88, Z13, Z9, Z15
+	VSHUFF32X4 $0xdd, Z13, Z9, Z9
+	VSHUFF32X4 $0x88, Z14, Z10, Z13
+	VSHUFF32X4 $0xdd, Z14, Z10, Z10
+	VSHUFF32X4 $0x88, Z6, Z16, Z14
+	VSHUFF32X4 $0xdd, Z6, Z16, Z6
+	VSHUFF32X4 $0x88, Z12, Z17, Z16
+	VSHUFF32X4 $0xdd, Z12, Z17, Z12
+	VSHUFF32X4 $0x88, Z15, Z18, Z17
+	VSHUFF32X4 $0xdd, Z15, Z18, Z15
+	VSHUFF32X4 $0x88, Z13, Z5, Z18
+	VSHUFF32X4 $0xdd, Z13, Z5, Z5
+	VSHUFF32X4 $0x88, Z8, Z4, Z13
+	VSHUFF32X4 $0xdd, Z8, Z4, Z4
+	VSHUFF32X4 $0x88, Z11, Z7, Z8
+	VSHUFF32X4 $0xdd, Z11, Z7, Z7
+	VSHUFF32X4 $0x88, Z9, Z3, Z11
+	VSHUFF32X4 $0xdd, Z9, Z3, Z3
+	VSHUFF32X4 $0x88, Z10, Z2, Z9
+	VSHUFF32X4 $0xdd, Z10, Z2, Z2
+	VMOVUPS    Z14, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z17, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z16, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z18, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z13, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z11, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z8, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z9, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z6, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z15, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z12, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z5, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z4, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z3, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z7, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z2, (DI)
+	VMOVDQU32  (DX), Z2
+	VPSRLD     $0x04, Z2, Z2
+	VPERMPS    Z0, Z2, Z2
+	VMULPS     Z1, Z2, Z2
+	VMOVDQU32  1(DX), Z3
+	VPSRLD     $0x04, Z3, Z3
+	VPERMPS    Z0, Z3, Z3
+	VMULPS     Z1, Z3, Z3
+	VMOVDQU32  2(DX), Z4
+	VPSRLD     $0x04, Z4, Z4
+	VPERMPS    Z0, Z4, Z4
+	VMULPS     Z1, Z4, Z4
+	VMOVDQU32  3(DX), Z5
+	VPSRLD     $0x04, Z5, Z5
+	VPERMPS    Z0, Z5, Z5
+	VMULPS     Z1, Z5, Z5
+	VMOVDQU32  64(DX), Z6
+	VPSRLD     $0x04, Z6, Z6
+	VPERMPS    Z0, Z6, Z6
+	VMULPS     Z1, Z6, Z6
+	VMOVDQU32  65(DX), Z7
+	VPSRLD     $0x04, Z7, Z7
+	VPERMPS    Z0, Z7, Z7
+	VMULPS     Z1, Z7, Z7
+	VMOVDQU32  66(DX), Z8
+	VPSRLD     $0x04, Z8, Z8
+	VPERMPS    Z0, Z8, Z8
+	VMULPS     Z1, Z8, Z8
+	VMOVDQU32  67(DX), Z9
+	VPSRLD     $0x04, Z9, Z9
+	VPERMPS    Z0, Z9, Z9
+	VMULPS     Z1, Z9, Z9
+	VMOVDQU32  128(DX), Z10
+	VPSRLD     $0x04, Z10, Z10
+	VPERMPS    Z0, Z10, Z10
+	VMULPS     Z1, Z10, Z10
+	VMOVDQU32  129(DX), Z11
+	VPSRLD     $0x04, Z11, Z11
+	VPERMPS    Z0, Z11, Z11
+	VMULPS     Z1, Z11, Z11
+	VMOVDQU32  130(DX), Z12
+	VPSRLD     $0x04, Z12, Z12
+	VPERMPS    Z0, Z12, Z12
+	VMULPS     Z1, Z12, Z12
+	VMOVDQU32  131(DX), Z13
+	VPSRLD     $0x04, Z13, Z13
+	VPERMPS    Z0, Z13, Z13
+	VMULPS     Z1, Z13, Z13
+	VMOVDQU32  192(DX), Z14
+	VPSRLD     $0x04, Z14, Z14
+	VPERMPS    Z0, Z14, Z14
+	VMULPS     Z1, Z14, Z14
+	VMOVDQU32  193(DX), Z15
+	VPSRLD     $0x04, Z15, Z15
+	VPERMPS    Z0, Z15, Z15
+	VMULPS     Z1, Z15, Z15
+	VMOVDQU32  194(DX), Z16
+	VPSRLD     $0x04, Z16, Z16
+	VPERMPS    Z0, Z16, Z16
+	VMULPS     Z1, Z16, Z16
+	VMOVDQU32  195(DX), Z17
+	VPSRLD     $0x04, Z17, Z17
+	VPERMPS    Z0, Z17, Z17
+	VMULPS     Z1, Z17, Z17
+	LEAQ       64(AX), DI
+	VUNPCKLPS  Z3, Z2, Z1
+	VUNPCKHPS  Z3, Z2, Z2
+	VUNPCKLPS  Z5, Z4, Z3
+	VUNPCKHPS  Z5, Z4, Z4
+	VUNPCKLPS  Z7, Z6, Z5
+	VUNPCKHPS  Z7, Z6, Z6
+	VUNPCKLPS  Z9, Z8, Z7
+	VUNPCKHPS  Z9, Z8, Z8
+	VUNPCKLPS  Z11, Z10, Z9
+	VUNPCKHPS  Z11, Z10, Z10
+	VUNPCKLPS  Z13, Z12, Z11
+	VUNPCKHPS  Z13, Z12, Z12
+	VUNPCKLPS  Z15, Z14, Z13
+	VUNPCKHPS  Z15, Z14, Z14
+	VUNPCKLPS  Z17, Z16, Z15
+	VUNPCKHPS  Z17, Z16, Z16
+	VUNPCKLPD  Z3, Z1, Z17
+	VUNPCKHPD  Z3, Z1, Z1
+	VUNPCKLPD  Z4, Z2, Z3
+	VUNPCKHPD  Z4, Z2, Z2
+	VUNPCKLPD  Z7, Z5, Z4
+	VUNPCKHPD  Z7, Z5, Z5
+	VUNPCKLPD  Z8, Z6, Z7
+	VUNPCKHPD  Z8, Z6, Z6
+	VUNPCKLPD  Z11, Z9, Z8
+	VUNPCKHPD  Z11, Z9, Z9
+	VUNPCKLPD  Z12, Z10, Z11
+	VUNPCKHPD  Z12, Z10, Z10
+	VUNPCKLPD  Z15, Z13, Z12
+	VUNPCKHPD  Z15, Z13, Z13
+	VUNPCKLPD  Z16, Z14, Z15
+	VUNPCKHPD  Z16, Z14, Z14
+	VSHUFF32X4 $0x88, Z4, Z17, Z16
+	VSHUFF32X4 $0xdd, Z4, Z17, Z4
+	VSHUFF32X4 $0x88, Z7, Z3, Z17
+	VSHUFF32X4 $0xdd, Z7, Z3, Z3
+	VSHUFF32X4 $0x88, Z5, Z1, Z7
+	VSHUFF32X4 $0xdd, Z5, Z1, Z1
+	VSHUFF32X4 $0x88, Z6, Z2, Z5
+	VSHUFF32X4 $0xdd, Z6, Z2, Z2
+	VSHUFF32X4 $0x88, Z12, Z8, Z6
+	VSHUFF32X4 $0xdd, Z12, Z8, Z8
+	VSHUFF32X4 $0x88, Z15, Z11, Z12
+	VSHUFF32X4 $0xdd, Z15, Z11, Z11
+	VSHUFF32X4 $0x88, Z13, Z9, Z15
+	VSHUFF32X4 $0xdd, Z13, Z9, Z9
+	VSHUFF32X4 $0x88, Z14, Z10, Z13
+	VSHUFF32X4 $0xdd, Z14, Z10, Z10
+	VSHUFF32X4 $0x88, Z6, Z16, Z14
+	VSHUFF32X4 $0xdd, Z6, Z16, Z6
+	VSHUFF32X4 $0x88, Z12, Z17, Z16
+	VSHUFF32X4 $0xdd, Z12, Z17, Z12
+	VSHUFF32X4 $0x88, Z15, Z7, Z17
+	VSHUFF32X4 $0xdd, Z15, Z7, Z7
+	VSHUFF32X4 $0x88, Z13, Z5, Z15
+	VSHUFF32X4 $0xdd, Z13, Z5, Z5
+	VSHUFF32X4 $0x88, Z8, Z4, Z13
+	VSHUFF32X4 $0xdd, Z8, Z4, Z4
+	VSHUFF32X4 $0x88, Z11, Z3, Z8
+	VSHUFF32X4 $0xdd, Z11, Z3, Z3
+	VSHUFF32X4 $0x88, Z9, Z1, Z11
+	VSHUFF32X4 $0xdd, Z9, Z1, Z1
+	VSHUFF32X4 $0x88, Z10, Z2, Z9
+	VSHUFF32X4 $0xdd, Z10, Z2, Z2
+	VMOVUPS    Z14, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z17, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z16, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z15, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z13, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z11, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z8, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z9, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z6, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z7, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z12, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z5, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z4, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z1, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z3, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z2, (DI)
+	ADDQ       $0x00000020, CX
+	ADDQ       $0x00000100, DX
+	ADDQ       $0x00000080, AX
+	DECQ       SI
+	JNZ        block24
+	VZEROUPPER
+	RET
+
 // func packedNibblesOffset1AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
 // Requires: AVX, AVX512DQ, AVX512F, MMX+
 TEXT ·packedNibblesOffset1AVX512(SB), NOSPLIT, $0-88
@@ -1168,14 +1494,14 @@ TEXT ·packedNibblesOffset1AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group24:
+group25:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
 	MOVQ   blocks+64(FP), DI
 	MOVQ   sums+48(FP), R8
 
-block25:
+block26:
 	VXORPS           Z2, Z2, Z2
 	VXORPS           Z3, Z3, Z3
 	PREFETCHT0       8192(CX)
@@ -1289,7 +1615,7 @@ block25:
 	ADDQ             $0x00000020, R8
 	ADDQ             $0x00000040, CX
 	DECQ             DI
-	JNZ              block25
+	JNZ              block26
 	MOVQ             ldy+8(FP), CX
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -1299,7 +1625,7 @@ block25:
 	SHLQ             $0x07, DX
 	SUBQ             DX, BX
 	DECQ             SI
-	JNZ              group24
+	JNZ              group25
 	VZEROUPPER
 	RET
 
@@ -1317,7 +1643,7 @@ TEXT ·packedNibblesOffset2AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group26:
+group27:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -1325,7 +1651,7 @@ group26:
 	MOVQ   blocks+64(FP), R8
 	MOVQ   sums+48(FP), R9
 
-block27:
+block28:
 	VXORPS     Z3, Z3, Z3
 	VXORPS     Z4, Z4, Z4
 	VXORPS     Z5, Z5, Z5
@@ -1333,7 +1659,7 @@ block27:
 	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R10
 
-step28:
+step29:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z7
 	VPSRLD           $0x04, Z7, Z8
@@ -1370,7 +1696,7 @@ step28:
 	ADDQ             $+16, BX
 	ADDQ             $0x00000040, DX
 	DECQ             R10
-	JNZ              step28
+	JNZ              step29
 	ADDQ             $+64, BX
 	VCVTPH2PS        (CX), Z7
 	VADDPS           Z4, Z3, Z3
@@ -1383,7 +1709,7 @@ step28:
 	ADDQ             $0x00000020, R9
 	ADDQ             $0x00000040, CX
 	DECQ             R8
-	JNZ              block27
+	JNZ              block28
 	MOVQ             ldy+8(FP), R8
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -1395,7 +1721,7 @@ step28:
 	SHLQ             $0x07, DX
 	SUBQ             DX, BX
 	DECQ             DI
-	JNZ              group26
+	JNZ              group27
 	VZEROUPPER
 	RET
 
@@ -1413,7 +1739,7 @@ TEXT ·packedNibblesOffset3AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group29:
+group30:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -1422,7 +1748,7 @@ group29:
 	MOVQ   blocks+64(FP), R8
 	MOVQ   sums+48(FP), R9
 
-block30:
+block31:
 	VXORPS     Z4, Z4, Z4
 	VXORPS     Z5, Z5, Z5
 	VXORPS     Z6, Z6, Z6
@@ -1432,7 +1758,7 @@ block30:
 	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R10
 
-step31:
+step32:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z10
 	VPSRLD           $0x04, Z10, Z11
@@ -1477,7 +1803,7 @@ step31:
 	ADDQ             $+16, BX
 	ADDQ             $0x00000040, DX
 	DECQ             R10
-	JNZ              step31
+	JNZ              step32
 	ADDQ             $+64, BX
 	VCVTPH2PS        (CX), Z10
 	VADDPS           Z5, Z4, Z4
@@ -1493,7 +1819,7 @@ step31:
 	ADDQ             $0x00000020, R9
 	ADDQ             $0x00000040, CX
 	DECQ             R8
-	JNZ              block30
+	JNZ              block31
 	MOVQ             ldy+8(FP), R8
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -1507,7 +1833,7 @@ step31:
 	SHLQ             $0x07, DX
 	SUBQ             DX, BX
 	DECQ             DI
-	JNZ              group29
+	JNZ              group30
 	VZEROUPPER
 	RET
 
@@ -1526,7 +1852,7 @@ TEXT ·packedNibblesOffset4AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group32:
+group33:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -1536,7 +1862,7 @@ group32:
 	MOVQ   blocks+64(FP), R9
 	MOVQ   sums+48(FP), R10
 
-block33:
+block34:
 	VXORPS     Z5, Z5, Z5
 	VXORPS     Z6, Z6, Z6
 	VXORPS     Z7, Z7, Z7
@@ -1548,7 +1874,7 @@ block33:
 	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R11
 
-step34:
+step35:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z13
 	VPSRLD           $0x04, Z13, Z14
@@ -1601,7 +1927,7 @@ step34:
 	ADDQ             $+16, BX
 	ADDQ             $0x00000040, DX
 	DECQ             R11
-	JNZ              step34
+	JNZ              step35
 	ADDQ             $+64, BX
 	VCVTPH2PS        (CX), Z13
 	VADDPS           Z6, Z5, Z5
@@ -1620,7 +1946,7 @@ step34:
 	ADDQ             $0x00000020, R10
 	ADDQ             $0x00000040, CX
 	DECQ             R9
-	JNZ              block33
+	JNZ              block34
 	MOVQ             ldy+8(FP), R9
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -1636,7 +1962,7 @@ step34:
 	SHLQ             $0x07, DX
 	SUBQ             DX, BX
 	DECQ             R8
-	JNZ              group32
+	JNZ              group33
 	VZEROUPPER
 	RET
 
@@ -1656,7 +1982,7 @@ TEXT ·packedNibblesOffset5AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group35:
+group36:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -1667,7 +1993,7 @@ group35:
 	MOVQ   blocks+64(FP), R10
 	MOVQ   sums+48(FP), R11
 
-block36:
+block37:
 	VXORPS     Z6, Z6, Z6
 	VXORPS     Z7, Z7, Z7
 	VXORPS     Z8, Z8, Z8
@@ -1681,7 +2007,7 @@ block36:
 	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R12
 
-step37:
+step38:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z16
 	VPSRLD           $0x04, Z16, Z17
@@ -1743,7 +2069,7 @@ step37:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R12
-	JNZ              step37
+	JNZ              step38
 	ADDQ             $+64, BX
 	ADDQ             $+64, R8
 	VCVTPH2PS        (CX), Z16
@@ -1766,7 +2092,7 @@ step37:
 	ADDQ             $0x00000020, R11
 	ADDQ             $0x00000040, CX
 	DECQ             R10
-	JNZ              block36
+	JNZ              block37
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -1785,7 +2111,7 @@ step37:
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group35
+	JNZ              group36
 	VZEROUPPER
 	RET
 
@@ -1805,7 +2131,7 @@ TEXT ·packedNibblesOffset6AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group38:
+group39:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -1817,7 +2143,7 @@ group38:
 	MOVQ   blocks+64(FP), R10
 	MOVQ   sums+48(FP), R11
 
-block39:
+block40:
 	VXORPS     Z7, Z7, Z7
 	VXORPS     Z8, Z8, Z8
 	VXORPS     Z9, Z9, Z9
@@ -1833,7 +2159,7 @@ block39:
 	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R12
 
-step40:
+step41:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z19
 	VPSRLD           $0x04, Z19, Z20
@@ -1903,7 +2229,7 @@ step40:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R12
-	JNZ              step40
+	JNZ              step41
 	ADDQ             $+64, BX
 	ADDQ             $+64, R8
 	VCVTPH2PS        (CX), Z19
@@ -1929,7 +2255,7 @@ step40:
 	ADDQ             $0x00000020, R11
 	ADDQ             $0x00000040, CX
 	DECQ             R10
-	JNZ              block39
+	JNZ              block40
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -1950,7 +2276,7 @@ step40:
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group38
+	JNZ              group39
 	VZEROUPPER
 	RET
 
@@ -1970,7 +2296,7 @@ TEXT ·packedNibblesOffset7AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group41:
+group42:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -1983,7 +2309,7 @@ group41:
 	MOVQ   blocks+64(FP), R10
 	MOVQ   sums+48(FP), R11
 
-block42:
+block43:
 	VXORPS     Z8, Z8, Z8
 	VXORPS     Z9, Z9, Z9
 	VXORPS     Z10, Z10, Z10
@@ -2001,7 +2327,7 @@ block42:
 	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R12
 
-step43:
+step44:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z22
 	VPSRLD           $0x04, Z22, Z23
@@ -2079,7 +2405,7 @@ step43:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R12
-	JNZ              step43
+	JNZ              step44
 	ADDQ             $+64, BX
 	ADDQ             $+64, R8
 	VCVTPH2PS        (CX), Z22
@@ -2108,7 +2434,7 @@ step43:
 	ADDQ             $0x00000020, R11
 	ADDQ             $0x00000040, CX
 	DECQ             R10
-	JNZ              block42
+	JNZ              block43
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -2131,7 +2457,7 @@ step43:
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group41
+	JNZ              group42
 	VZEROUPPER
 	RET
 
@@ -2151,7 +2477,7 @@ TEXT ·packedNibblesOffset8AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group44:
+group45:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -2165,7 +2491,7 @@ group44:
 	MOVQ   blocks+64(FP), R10
 	MOVQ   sums+48(FP), R11
 
-block45:
+block46:
 	VXORPS     Z9, Z9, Z9
 	VXORPS     Z10, Z10, Z10
 	VXORPS     Z11, Z11, Z11
@@ -2185,7 +2511,7 @@ block45:
 	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R12
 
-step46:
+step47:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z25
 	VPSRLD           $0x04, Z25, Z26
@@ -2271,7 +2597,7 @@ step46:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R12
-	JNZ              step46
+	JNZ              step47
 	ADDQ             $+64, BX
 	ADDQ             $+64, R8
 	VCVTPH2PS        (CX), Z25
@@ -2303,7 +2629,7 @@ step46:
 	ADDQ             $0x00000020, R11
 	ADDQ             $0x00000040, CX
 	DECQ             R10
-	JNZ              block45
+	JNZ              block46
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -2328,7 +2654,366 @@ step46:
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group44
+	JNZ              group45
+	VZEROUPPER
+	RET
+
+// func widenPackedNibblesOffsetAVX512(dst *float32, stride int, head *byte, quants *byte, table *float32, blocks int)
+// Requires: AVX, AVX512F
+TEXT ·widenPackedNibblesOffsetAVX512(SB), NOSPLIT, $0-48
+	// Sixteen rows from the lanes.
+	MOVQ    dst+0(FP), AX
+	MOVQ    head+16(FP), CX
+	MOVQ    quants+24(FP), DX
+	MOVQ    stride+8(FP), BX
+	MOVQ    blocks+40(FP), SI
+	MOVQ    table+32(FP), DI
+	VMOVUPS (DI), Z0
+
+block48:
+	VCVTPH2PS  (CX), Z1
+	VCVTPH2PS  32(CX), Z2
+	VMOVDQU32  (DX), Z3
+	VPERMPS    Z0, Z3, Z3
+	VMULPS     Z1, Z3, Z3
+	VADDPS     Z2, Z3, Z3
+	VMOVDQU32  1(DX), Z4
+	VPERMPS    Z0, Z4, Z4
+	VMULPS     Z1, Z4, Z4
+	VADDPS     Z2, Z4, Z4
+	VMOVDQU32  2(DX), Z5
+	VPERMPS    Z0, Z5, Z5
+	VMULPS     Z1, Z5, Z5
+	VADDPS     Z2, Z5, Z5
+	VMOVDQU32  3(DX), Z6
+	VPERMPS    Z0, Z6, Z6
+	VMULPS     Z1, Z6, Z6
+	VADDPS     Z2, Z6, Z6
+	VMOVDQU32  64(DX), Z7
+	VPERMPS    Z0, Z7, Z7
+	VMULPS     Z1, Z7, Z7
+	VADDPS     Z2, Z7, Z7
+	VMOVDQU32  65(DX), Z8
+	VPERMPS    Z0, Z8, Z8
+	VMULPS     Z1, Z8, Z8
+	VADDPS     Z2, Z8, Z8
+	VMOVDQU32  66(DX), Z9
+	VPERMPS    Z0, Z9, Z9
+	VMULPS     Z1, Z9, Z9
+	VADDPS     Z2, Z9, Z9
+	VMOVDQU32  67(DX), Z10
+	VPERMPS    Z0, Z10, Z10
+	VMULPS     Z1, Z10, Z10
+	VADDPS     Z2, Z10, Z10
+	VMOVDQU32  128(DX), Z11
+	VPERMPS    Z0, Z11, Z11
+	VMULPS     Z1, Z11, Z11
+	VADDPS     Z2, Z11, Z11
+	VMOVDQU32  129(DX), Z12
+	VPERMPS    Z0, Z12, Z12
+	VMULPS     Z1, Z12, Z12
+	VADDPS     Z2, Z12, Z12
+	VMOVDQU32  130(DX), Z13
+	VPERMPS    Z0, Z13, Z13
+	VMULPS     Z1, Z13, Z13
+	VADDPS     Z2, Z13, Z13
+	VMOVDQU32  131(DX), Z14
+	VPERMPS    Z0, Z14, Z14
+	VMULPS     Z1, Z14, Z14
+	VADDPS     Z2, Z14, Z14
+	VMOVDQU32  192(DX), Z15
+	VPERMPS    Z0, Z15, Z15
+	VMULPS     Z1, Z15, Z15
+	VADDPS     Z2, Z15, Z15
+	VMOVDQU32  193(DX), Z16
+	VPERMPS    Z0, Z16, Z16
+	VMULPS     Z1, Z16, Z16
+	VADDPS     Z2, Z16, Z16
+	VMOVDQU32  194(DX), Z17
+	VPERMPS    Z0, Z17, Z17
+	VMULPS     Z1, Z17, Z17
+	VADDPS     Z2, Z17, Z17
+	VMOVDQU32  195(DX), Z18
+	VPERMPS    Z0, Z18, Z18
+	VMULPS     Z1, Z18, Z18
+	VADDPS     Z2, Z18, Z18
+	LEAQ       (AX), DI
+	VUNPCKLPS  Z4, Z3, Z19
+	VUNPCKHPS  Z4, Z3, Z3
+	VUNPCKLPS  Z6, Z5, Z4
+	VUNPCKHPS  Z6, Z5, Z5
+	VUNPCKLPS  Z8, Z7, Z6
+	VUNPCKHPS  Z8, Z7, Z7
+	VUNPCKLPS  Z10, Z9, Z8
+	VUNPCKHPS  Z10, Z9, Z9
+	VUNPCKLPS  Z12, Z11, Z10
+	VUNPCKHPS  Z12, Z11, Z11
+	VUNPCKLPS  Z14, Z13, Z12
+	VUNPCKHPS  Z14, Z13, Z13
+	VUNPCKLPS  Z16, Z15, Z14
+	VUNPCKHPS  Z16, Z15, Z15
+	VUNPCKLPS  Z18, Z17, Z16
+	VUNPCKHPS  Z18, Z17, Z17
+	VUNPCKLPD  Z4, Z19, Z18
+	VUNPCKHPD  Z4, Z19, Z4
+	VUNPCKLPD  Z5, Z3, Z19
+	VUNPCKHPD  Z5, Z3, Z3
+	VUNPCKLPD  Z8, Z6, Z5
+	VUNPCKHPD  Z8, Z6, Z6
+	VUNPCKLPD  Z9, Z7, Z8
+	VUNPCKHPD  Z9, Z7, Z7
+	VUNPCKLPD  Z12, Z10, Z9
+	VUNPCKHPD  Z12, Z10, Z10
+	VUNPCKLPD  Z13, Z11, Z12
+	VUNPCKHPD  Z13, Z11, Z11
+	VUNPCKLPD  Z16, Z14, Z13
+	VUNPCKHPD  Z16, Z14, Z14
+	VUNPCKLPD  Z17, Z15, Z16
+	VUNPCKHPD  Z17, Z15, Z15
+	VSHUFF32X4 $0x88, Z5, Z18, Z17
+	VSHUFF32X4 $0xdd, Z5, Z18, Z5
+	VSHUFF32X4 $0x88, Z8, Z19, Z18
+	VSHUFF32X4 $0xdd, Z8, Z19, Z8
+	VSHUFF32X4 $0x88, Z6, Z4, Z19
+	VSHUFF32X4 $0xdd, Z6, Z4, Z4
+	VSHUFF32X4 $0x88, Z7, Z3, Z6
+	VSHUFF32X4 $0xdd, Z7, Z3, Z3
+	VSHUFF32X4 $0x88, Z13, Z9, Z7
+	VSHUFF32X4 $0xdd, Z13, Z9, Z9
+	VSHUFF32X4 $0x88, Z16, Z12, Z13
+	VSHUFF32X4 $0xdd, Z16, Z12, Z12
+	VSHUFF32X4 $0x88, Z14, Z10, Z16
+	VSHUFF32X4 $0xdd, Z14, Z10, Z10
+	VSHUFF32X4 $0x88, Z15, Z11, Z14
+	VSHUFF32X4 $0xdd, Z15, Z11, Z11
+	VSHUFF32X4 $0x88, Z7, Z17, Z15
+	VSHUFF32X4 $0xdd, Z7, Z17, Z7
+	VSHUFF32X4 $0x88, Z13, Z18, Z17
+	VSHUFF32X4 $0xdd, Z13, Z18, Z13
+	VSHUFF32X4 $0x88, Z16, Z19, Z18
+	VSHUFF32X4 $0xdd, Z16, Z19, Z16
+	VSHUFF32X4 $0x88, Z14, Z6, Z19
+	VSHUFF32X4 $0xdd, Z14, Z6, Z6
+	VSHUFF32X4 $0x88, Z9, Z5, Z14
+	VSHUFF32X4 $0xdd, Z9, Z5, Z5
+	VSHUFF32X4 $0x88, Z12, Z8, Z9
+	VSHUFF32X4 $0xdd, Z12, Z8, Z8
+	VSHUFF32X4 $0x88, Z10, Z4, Z12
+	VSHUFF32X4 $0xdd, Z10, Z4, Z4
+	VSHUFF32X4 $0x88, Z11, Z3, Z10
+	VSHUFF32X4 $0xdd, Z11, Z3, Z3
+	VMOVUPS    Z15, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z18, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z17, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z19, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z14, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z12, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z9, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z10, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z7, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z16, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z13, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z6, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z5, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z4, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z8, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z3, (DI)
+	VMOVDQU32  (DX), Z3
+	VPSRLD     $0x04, Z3, Z3
+	VPERMPS    Z0, Z3, Z3
+	VMULPS     Z1, Z3, Z3
+	VADDPS     Z2, Z3, Z3
+	VMOVDQU32  1(DX), Z4
+	VPSRLD     $0x04, Z4, Z4
+	VPERMPS    Z0, Z4, Z4
+	VMULPS     Z1, Z4, Z4
+	VADDPS     Z2, Z4, Z4
+	VMOVDQU32  2(DX), Z5
+	VPSRLD     $0x04, Z5, Z5
+	VPERMPS    Z0, Z5, Z5
+	VMULPS     Z1, Z5, Z5
+	VADDPS     Z2, Z5, Z5
+	VMOVDQU32  3(DX), Z6
+	VPSRLD     $0x04, Z6, Z6
+	VPERMPS    Z0, Z6, Z6
+	VMULPS     Z1, Z6, Z6
+	VADDPS     Z2, Z6, Z6
+	VMOVDQU32  64(DX), Z7
+	VPSRLD     $0x04, Z7, Z7
+	VPERMPS    Z0, Z7, Z7
+	VMULPS     Z1, Z7, Z7
+	VADDPS     Z2, Z7, Z7
+	VMOVDQU32  65(DX), Z8
+	VPSRLD     $0x04, Z8, Z8
+	VPERMPS    Z0, Z8, Z8
+	VMULPS     Z1, Z8, Z8
+	VADDPS     Z2, Z8, Z8
+	VMOVDQU32  66(DX), Z9
+	VPSRLD     $0x04, Z9, Z9
+	VPERMPS    Z0, Z9, Z9
+	VMULPS     Z1, Z9, Z9
+	VADDPS     Z2, Z9, Z9
+	VMOVDQU32  67(DX), Z10
+	VPSRLD     $0x04, Z10, Z10
+	VPERMPS    Z0, Z10, Z10
+	VMULPS     Z1, Z10, Z10
+	VADDPS     Z2, Z10, Z10
+	VMOVDQU32  128(DX), Z11
+	VPSRLD     $0x04, Z11, Z11
+	VPERMPS    Z0, Z11, Z11
+	VMULPS     Z1, Z11, Z11
+	VADDPS     Z2, Z11, Z11
+	VMOVDQU32  129(DX), Z12
+	VPSRLD     $0x04, Z12, Z12
+	VPERMPS    Z0, Z12, Z12
+	VMULPS     Z1, Z12, Z12
+	VADDPS     Z2, Z12, Z12
+	VMOVDQU32  130(DX), Z13
+	VPSRLD     $0x04, Z13, Z13
+	VPERMPS    Z0, Z13, Z13
+	VMULPS     Z1, Z13, Z13
+	VADDPS     Z2, Z13, Z13
+	VMOVDQU32  131(DX), Z14
+	VPSRLD     $0x04, Z14, Z14
+	VPERMPS    Z0, Z14, Z14
+	VMULPS     Z1, Z14, Z14
+	VADDPS     Z2, Z14, Z14
+	VMOVDQU32  192(DX), Z15
+	VPSRLD     $0x04, Z15, Z15
+	VPERMPS    Z0, Z15, Z15
+	VMULPS     Z1, Z15, Z15
+	VADDPS     Z2, Z15, Z15
+	VMOVDQU32  193(DX), Z16
+	VPSRLD     $0x04, Z16, Z16
+	VPERMPS    Z0, Z16, Z16
+	VMULPS     Z1, Z16, Z16
+	VADDPS     Z2, Z16, Z16
+	VMOVDQU32  194(DX), Z17
+	VPSRLD     $0x04, Z17, Z17
+	VPERMPS    Z0, Z17, Z17
+	VMULPS     Z1, Z17, Z17
+	VADDPS     Z2, Z17, Z17
+	VMOVDQU32  195(DX), Z18
+	VPSRLD     $0x04, Z18, Z18
+	VPERMPS    Z0, Z18, Z18
+	VMULPS     Z1, Z18, Z18
+	VADDPS     Z2, Z18, Z18
+	LEAQ       64(AX), DI
+	VUNPCKLPS  Z4, Z3, Z1
+	VUNPCKHPS  Z4, Z3, Z2
+	VUNPCKLPS  Z6, Z5, Z3
+	VUNPCKHPS  Z6, Z5, Z4
+	VUNPCKLPS  Z8, Z7, Z5
+	VUNPCKHPS  Z8, Z7, Z6
+	VUNPCKLPS  Z10, Z9, Z7
+	VUNPCKHPS  Z10, Z9, Z8
+	VUNPCKLPS  Z12, Z11, Z9
+	VUNPCKHPS  Z12, Z11, Z10
+	VUNPCKLPS  Z14, Z13, Z11
+	VUNPCKHPS  Z14, Z13, Z12
+	VUNPCKLPS  Z16, Z15, Z13
+	VUNPCKHPS  Z16, Z15, Z14
+	VUNPCKLPS  Z18, Z17, Z15
+	VUNPCKHPS  Z18, Z17, Z16
+	VUNPCKLPD  Z3, Z1, Z17
+	VUNPCKHPD  Z3, Z1, Z1
+	VUNPCKLPD  Z4, Z2, Z3
+	VUNPCKHPD  Z4, Z2, Z2
+	VUNPCKLPD  Z7, Z5, Z4
+	VUNPCKHPD  Z7, Z5, Z5
+	VUNPCKLPD  Z8, Z6, Z7
+	VUNPCKHPD  Z8, Z6, Z6
+	VUNPCKLPD  Z11, Z9, Z8
+	VUNPCKHPD  Z11, Z9, Z9
+	VUNPCKLPD  Z12, Z10, Z11
+	VUNPCKHPD  Z12, Z10, Z10
+	VUNPCKLPD  Z15, Z13, Z12
+	VUNPCKHPD  Z15, Z13, Z13
+	VUNPCKLPD  Z16, Z14, Z15
+	VUNPCKHPD  Z16, Z14, Z14
+	VSHUFF32X4 $0x88, Z4, Z17, Z16
+	VSHUFF32X4 $0xdd, Z4, Z17, Z4
+	VSHUFF32X4 $0x88, Z7, Z3, Z17
+	VSHUFF32X4 $0xdd, Z7, Z3, Z3
+	VSHUFF32X4 $0x88, Z5, Z1, Z7
+	VSHUFF32X4 $0xdd, Z5, Z1, Z1
+	VSHUFF32X4 $0x88, Z6, Z2, Z5
+	VSHUFF32X4 $0xdd, Z6, Z2, Z2
+	VSHUFF32X4 $0x88, Z12, Z8, Z6
+	VSHUFF32X4 $0xdd, Z12, Z8, Z8
+	VSHUFF32X4 $0x88, Z15, Z11, Z12
+	VSHUFF32X4 $0xdd, Z15, Z11, Z11
+	VSHUFF32X4 $0x88, Z13, Z9, Z15
+	VSHUFF32X4 $0xdd, Z13, Z9, Z9
+	VSHUFF32X4 $0x88, Z14, Z10, Z13
+	VSHUFF32X4 $0xdd, Z14, Z10, Z10
+	VSHUFF32X4 $0x88, Z6, Z16, Z14
+	VSHUFF32X4 $0xdd, Z6, Z16, Z6
+	VSHUFF32X4 $0x88, Z12, Z17, Z16
+	VSHUFF32X4 $0xdd, Z12, Z17, Z12
+	VSHUFF32X4 $0x88, Z15, Z7, Z17
+	VSHUFF32X4 $0xdd, Z15, Z7, Z7
+	VSHUFF32X4 $0x88, Z13, Z5, Z15
+	VSHUFF32X4 $0xdd, Z13, Z5, Z5
+	VSHUFF32X4 $0x88, Z8, Z4, Z13
+	VSHUFF32X4 $0xdd, Z8, Z4, Z4
+	VSHUFF32X4 $0x88, Z11, Z3, Z8
+	VSHUFF32X4 $0xdd, Z11, Z3, Z3
+	VSHUFF32X4 $0x88, Z9, Z1, Z11
+	VSHUFF32X4 $0xdd, Z9, Z1, Z1
+	VSHUFF32X4 $0x88, Z10, Z2, Z9
+	VSHUFF32X4 $0xdd, Z10, Z2, Z2
+	VMOVUPS    Z14, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z17, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z16, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z15, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z13, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z11, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z8, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z9, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z6, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z7, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z12, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z5, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z4, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z1, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z3, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z2, (DI)
+	ADDQ       $0x00000040, CX
+	ADDQ       $0x00000100, DX
+	ADDQ       $0x00000080, AX
+	DECQ       SI
+	JNZ        block48
 	VZEROUPPER
 	RET
 
@@ -2343,13 +3028,13 @@ TEXT ·packedBytes1AVX512(SB), NOSPLIT, $0-88
 	MOVQ  mask+80(FP), DX
 	KMOVW DX, K1
 
-group47:
+group49:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z0, Z0, Z0
 	MOVQ   blocks+64(FP), DI
 
-block48:
+block50:
 	VXORPS           Z1, Z1, Z1
 	VXORPS           Z2, Z2, Z2
 	PREFETCHT0       8192(CX)
@@ -2464,7 +3149,7 @@ block48:
 	VFMADD231PS      Z3, Z1, Z0
 	ADDQ             $0x00000020, CX
 	DECQ             DI
-	JNZ              block48
+	JNZ              block50
 	MOVQ             ldy+8(FP), CX
 	MOVQ             AX, CX
 	VMOVUPS          Z0, K1, (CX)
@@ -2474,7 +3159,7 @@ block48:
 	SHLQ             $0x07, DX
 	SUBQ             DX, BX
 	DECQ             SI
-	JNZ              group47
+	JNZ              group49
 	VZEROUPPER
 	RET
 
@@ -2490,14 +3175,14 @@ TEXT ·packedBytes2AVX512(SB), NOSPLIT, $0-88
 	MOVQ  mask+80(FP), DX
 	KMOVW DX, K1
 
-group49:
+group51:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	MOVQ   blocks+64(FP), R8
 
-block50:
+block52:
 	VXORPS     Z2, Z2, Z2
 	VXORPS     Z3, Z3, Z3
 	VXORPS     Z4, Z4, Z4
@@ -2505,7 +3190,7 @@ block50:
 	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000008, R9
 
-step51:
+step53:
 	PREFETCHT0       8192(DX)
 	VPMOVSXBD        (DX), Z6
 	VCVTDQ2PS        Z6, Z6
@@ -2526,7 +3211,7 @@ step51:
 	ADDQ             $+16, BX
 	ADDQ             $0x00000040, DX
 	DECQ             R9
-	JNZ              step51
+	JNZ              step53
 	VCVTPH2PS        (CX), Z6
 	VADDPS           Z3, Z2, Z2
 	VFMADD231PS      Z6, Z2, Z0
@@ -2534,7 +3219,7 @@ step51:
 	VFMADD231PS      Z6, Z4, Z1
 	ADDQ             $0x00000020, CX
 	DECQ             R8
-	JNZ              block50
+	JNZ              block52
 	MOVQ             ldy+8(FP), R8
 	MOVQ             AX, CX
 	VMOVUPS          Z0, K1, (CX)
@@ -2546,7 +3231,7 @@ step51:
 	SHLQ             $0x07, DX
 	SUBQ             DX, BX
 	DECQ             DI
-	JNZ              group49
+	JNZ              group51
 	VZEROUPPER
 	RET
 
@@ -2562,7 +3247,7 @@ TEXT ·packedBytes3AVX512(SB), NOSPLIT, $0-88
 	MOVQ  mask+80(FP), DX
 	KMOVW DX, K1
 
-group52:
+group54:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z0, Z0, Z0
@@ -2570,7 +3255,7 @@ group52:
 	VXORPS Z2, Z2, Z2
 	MOVQ   blocks+64(FP), R8
 
-block53:
+block55:
 	VXORPS     Z3, Z3, Z3
 	VXORPS     Z4, Z4, Z4
 	VXORPS     Z5, Z5, Z5
@@ -2580,7 +3265,7 @@ block53:
 	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000008, R9
 
-step54:
+step56:
 	PREFETCHT0       8192(DX)
 	VPMOVSXBD        (DX), Z9
 	VCVTDQ2PS        Z9, Z9
@@ -2605,7 +3290,7 @@ step54:
 	ADDQ             $+16, BX
 	ADDQ             $0x00000040, DX
 	DECQ             R9
-	JNZ              step54
+	JNZ              step56
 	VCVTPH2PS        (CX), Z9
 	VADDPS           Z4, Z3, Z3
 	VFMADD231PS      Z9, Z3, Z0
@@ -2615,7 +3300,7 @@ step54:
 	VFMADD231PS      Z9, Z7, Z2
 	ADDQ             $0x00000020, CX
 	DECQ             R8
-	JNZ              block53
+	JNZ              block55
 	MOVQ             ldy+8(FP), R8
 	MOVQ             AX, CX
 	VMOVUPS          Z0, K1, (CX)
@@ -2629,7 +3314,7 @@ step54:
 	SHLQ             $0x07, DX
 	SUBQ             DX, BX
 	DECQ             DI
-	JNZ              group52
+	JNZ              group54
 	VZEROUPPER
 	RET
 
@@ -2646,7 +3331,7 @@ TEXT ·packedBytes4AVX512(SB), NOSPLIT, $0-88
 	MOVQ  mask+80(FP), DX
 	KMOVW DX, K1
 
-group55:
+group57:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z0, Z0, Z0
@@ -2655,7 +3340,7 @@ group55:
 	VXORPS Z3, Z3, Z3
 	MOVQ   blocks+64(FP), R9
 
-block56:
+block58:
 	VXORPS     Z4, Z4, Z4
 	VXORPS     Z5, Z5, Z5
 	VXORPS     Z6, Z6, Z6
@@ -2667,7 +3352,7 @@ block56:
 	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000008, R10
 
-step57:
+step59:
 	PREFETCHT0       8192(DX)
 	VPMOVSXBD        (DX), Z12
 	VCVTDQ2PS        Z12, Z12
@@ -2696,7 +3381,7 @@ step57:
 	ADDQ             $+16, BX
 	ADDQ             $0x00000040, DX
 	DECQ             R10
-	JNZ              step57
+	JNZ              step59
 	VCVTPH2PS        (CX), Z12
 	VADDPS           Z5, Z4, Z4
 	VFMADD231PS      Z12, Z4, Z0
@@ -2708,7 +3393,7 @@ step57:
 	VFMADD231PS      Z12, Z10, Z3
 	ADDQ             $0x00000020, CX
 	DECQ             R9
-	JNZ              block56
+	JNZ              block58
 	MOVQ             ldy+8(FP), R9
 	MOVQ             AX, CX
 	VMOVUPS          Z0, K1, (CX)
@@ -2724,7 +3409,7 @@ step57:
 	SHLQ             $0x07, DX
 	SUBQ             DX, BX
 	DECQ             R8
-	JNZ              group55
+	JNZ              group57
 	VZEROUPPER
 	RET
 
@@ -2742,7 +3427,7 @@ TEXT ·packedBytes5AVX512(SB), NOSPLIT, $0-88
 	MOVQ  mask+80(FP), DX
 	KMOVW DX, K1
 
-group58:
+group60:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z0, Z0, Z0
@@ -2752,7 +3437,7 @@ group58:
 	VXORPS Z4, Z4, Z4
 	MOVQ   blocks+64(FP), R10
 
-block59:
+block61:
 	VXORPS     Z5, Z5, Z5
 	VXORPS     Z6, Z6, Z6
 	VXORPS     Z7, Z7, Z7
@@ -2766,7 +3451,7 @@ block59:
 	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000008, R11
 
-step60:
+step62:
 	PREFETCHT0       8192(DX)
 	VPMOVSXBD        (DX), Z15
 	VCVTDQ2PS        Z15, Z15
@@ -2800,7 +3485,7 @@ step60:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R11
-	JNZ              step60
+	JNZ              step62
 	VCVTPH2PS        (CX), Z15
 	VADDPS           Z6, Z5, Z5
 	VFMADD231PS      Z15, Z5, Z0
@@ -2814,7 +3499,7 @@ step60:
 	VFMADD231PS      Z15, Z13, Z4
 	ADDQ             $0x00000020, CX
 	DECQ             R10
-	JNZ              block59
+	JNZ              block61
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z0, K1, (CX)
@@ -2833,7 +3518,7 @@ step60:
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group58
+	JNZ              group60
 	VZEROUPPER
 	RET
 
@@ -2851,7 +3536,7 @@ TEXT ·packedBytes6AVX512(SB), NOSPLIT, $0-88
 	MOVQ  mask+80(FP), DX
 	KMOVW DX, K1
 
-group61:
+group63:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z0, Z0, Z0
@@ -2862,7 +3547,7 @@ group61:
 	VXORPS Z5, Z5, Z5
 	MOVQ   blocks+64(FP), R10
 
-block62:
+block64:
 	VXORPS     Z6, Z6, Z6
 	VXORPS     Z7, Z7, Z7
 	VXORPS     Z8, Z8, Z8
@@ -2878,7 +3563,7 @@ block62:
 	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000008, R11
 
-step63:
+step65:
 	PREFETCHT0       8192(DX)
 	VPMOVSXBD        (DX), Z18
 	VCVTDQ2PS        Z18, Z18
@@ -2916,7 +3601,7 @@ step63:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R11
-	JNZ              step63
+	JNZ              step65
 	VCVTPH2PS        (CX), Z18
 	VADDPS           Z7, Z6, Z6
 	VFMADD231PS      Z18, Z6, Z0
@@ -2932,7 +3617,7 @@ step63:
 	VFMADD231PS      Z18, Z16, Z5
 	ADDQ             $0x00000020, CX
 	DECQ             R10
-	JNZ              block62
+	JNZ              block64
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z0, K1, (CX)
@@ -2953,7 +3638,7 @@ step63:
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group61
+	JNZ              group63
 	VZEROUPPER
 	RET
 
@@ -2971,7 +3656,7 @@ TEXT ·packedBytes7AVX512(SB), NOSPLIT, $0-88
 	MOVQ  mask+80(FP), DX
 	KMOVW DX, K1
 
-group64:
+group66:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z0, Z0, Z0
@@ -2983,7 +3668,7 @@ group64:
 	VXORPS Z6, Z6, Z6
 	MOVQ   blocks+64(FP), R10
 
-block65:
+block67:
 	VXORPS     Z7, Z7, Z7
 	VXORPS     Z8, Z8, Z8
 	VXORPS     Z9, Z9, Z9
@@ -3001,7 +3686,7 @@ block65:
 	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000008, R11
 
-step66:
+step68:
 	PREFETCHT0       8192(DX)
 	VPMOVSXBD        (DX), Z21
 	VCVTDQ2PS        Z21, Z21
@@ -3043,7 +3728,7 @@ step66:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R11
-	JNZ              step66
+	JNZ              step68
 	VCVTPH2PS        (CX), Z21
 	VADDPS           Z8, Z7, Z7
 	VFMADD231PS      Z21, Z7, Z0
@@ -3061,7 +3746,7 @@ step66:
 	VFMADD231PS      Z21, Z19, Z6
 	ADDQ             $0x00000020, CX
 	DECQ             R10
-	JNZ              block65
+	JNZ              block67
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z0, K1, (CX)
@@ -3084,7 +3769,7 @@ step66:
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group64
+	JNZ              group66
 	VZEROUPPER
 	RET
 
@@ -3102,7 +3787,7 @@ TEXT ·packedBytes8AVX512(SB), NOSPLIT, $0-88
 	MOVQ  mask+80(FP), DX
 	KMOVW DX, K1
 
-group67:
+group69:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z0, Z0, Z0
@@ -3115,7 +3800,7 @@ group67:
 	VXORPS Z7, Z7, Z7
 	MOVQ   blocks+64(FP), R10
 
-block68:
+block70:
 	VXORPS     Z8, Z8, Z8
 	VXORPS     Z9, Z9, Z9
 	VXORPS     Z10, Z10, Z10
@@ -3135,7 +3820,7 @@ block68:
 	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000008, R11
 
-step69:
+step71:
 	PREFETCHT0       8192(DX)
 	VPMOVSXBD        (DX), Z24
 	VCVTDQ2PS        Z24, Z24
@@ -3181,7 +3866,7 @@ step69:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R11
-	JNZ              step69
+	JNZ              step71
 	VCVTPH2PS        (CX), Z24
 	VADDPS           Z9, Z8, Z8
 	VFMADD231PS      Z24, Z8, Z0
@@ -3201,7 +3886,7 @@ step69:
 	VFMADD231PS      Z24, Z22, Z7
 	ADDQ             $0x00000020, CX
 	DECQ             R10
-	JNZ              block68
+	JNZ              block70
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z0, K1, (CX)
@@ -3226,7 +3911,315 @@ step69:
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group67
+	JNZ              group69
+	VZEROUPPER
+	RET
+
+// func widenPackedBytesAVX512(dst *float32, stride int, head *byte, quants *byte, table *float32, blocks int)
+// Requires: AVX, AVX512F
+TEXT ·widenPackedBytesAVX512(SB), NOSPLIT, $0-48
+	// Sixteen rows from the lanes.
+	MOVQ dst+0(FP), AX
+	MOVQ head+16(FP), CX
+	MOVQ quants+24(FP), DX
+	MOVQ stride+8(FP), BX
+	MOVQ blocks+40(FP), SI
+
+block72:
+	VCVTPH2PS  (CX), Z0
+	VPMOVSXBD  (DX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VMULPS     Z0, Z1, Z1
+	VPMOVSXBD  16(DX), Z2
+	VCVTDQ2PS  Z2, Z2
+	VMULPS     Z0, Z2, Z2
+	VPMOVSXBD  32(DX), Z3
+	VCVTDQ2PS  Z3, Z3
+	VMULPS     Z0, Z3, Z3
+	VPMOVSXBD  48(DX), Z4
+	VCVTDQ2PS  Z4, Z4
+	VMULPS     Z0, Z4, Z4
+	VPMOVSXBD  64(DX), Z5
+	VCVTDQ2PS  Z5, Z5
+	VMULPS     Z0, Z5, Z5
+	VPMOVSXBD  80(DX), Z6
+	VCVTDQ2PS  Z6, Z6
+	VMULPS     Z0, Z6, Z6
+	VPMOVSXBD  96(DX), Z7
+	VCVTDQ2PS  Z7, Z7
+	VMULPS     Z0, Z7, Z7
+	VPMOVSXBD  112(DX), Z8
+	VCVTDQ2PS  Z8, Z8
+	VMULPS     Z0, Z8, Z8
+	VPMOVSXBD  128(DX), Z9
+	VCVTDQ2PS  Z9, Z9
+	VMULPS     Z0, Z9, Z9
+	VPMOVSXBD  144(DX), Z10
+	VCVTDQ2PS  Z10, Z10
+	VMULPS     Z0, Z10, Z10
+	VPMOVSXBD  160(DX), Z11
+	VCVTDQ2PS  Z11, Z11
+	VMULPS     Z0, Z11, Z11
+	VPMOVSXBD  176(DX), Z12
+	VCVTDQ2PS  Z12, Z12
+	VMULPS     Z0, Z12, Z12
+	VPMOVSXBD  192(DX), Z13
+	VCVTDQ2PS  Z13, Z13
+	VMULPS     Z0, Z13, Z13
+	VPMOVSXBD  208(DX), Z14
+	VCVTDQ2PS  Z14, Z14
+	VMULPS     Z0, Z14, Z14
+	VPMOVSXBD  224(DX), Z15
+	VCVTDQ2PS  Z15, Z15
+	VMULPS     Z0, Z15, Z15
+	VPMOVSXBD  240(DX), Z16
+	VCVTDQ2PS  Z16, Z16
+	VMULPS     Z0, Z16, Z16
+	LEAQ       (AX), DI
+	VUNPCKLPS  Z2, Z1, Z17
+	VUNPCKHPS  Z2, Z1, Z1
+	VUNPCKLPS  Z4, Z3, Z2
+	VUNPCKHPS  Z4, Z3, Z3
+	VUNPCKLPS  Z6, Z5, Z4
+	VUNPCKHPS  Z6, Z5, Z5
+	VUNPCKLPS  Z8, Z7, Z6
+	VUNPCKHPS  Z8, Z7, Z7
+	VUNPCKLPS  Z10, Z9, Z8
+	VUNPCKHPS  Z10, Z9, Z9
+	VUNPCKLPS  Z12, Z11, Z10
+	VUNPCKHPS  Z12, Z11, Z11
+	VUNPCKLPS  Z14, Z13, Z12
+	VUNPCKHPS  Z14, Z13, Z13
+	VUNPCKLPS  Z16, Z15, Z14
+	VUNPCKHPS  Z16, Z15, Z15
+	VUNPCKLPD  Z2, Z17, Z16
+	VUNPCKHPD  Z2, Z17, Z2
+	VUNPCKLPD  Z3, Z1, Z17
+	VUNPCKHPD  Z3, Z1, Z1
+	VUNPCKLPD  Z6, Z4, Z3
+	VUNPCKHPD  Z6, Z4, Z4
+	VUNPCKLPD  Z7, Z5, Z6
+	VUNPCKHPD  Z7, Z5, Z5
+	VUNPCKLPD  Z10, Z8, Z7
+	VUNPCKHPD  Z10, Z8, Z8
+	VUNPCKLPD  Z11, Z9, Z10
+	VUNPCKHPD  Z11, Z9, Z9
+	VUNPCKLPD  Z14, Z12, Z11
+	VUNPCKHPD  Z14, Z12, Z12
+	VUNPCKLPD  Z15, Z13, Z14
+	VUNPCKHPD  Z15, Z13, Z13
+	VSHUFF32X4 $0x88, Z3, Z16, Z15
+	VSHUFF32X4 $0xdd, Z3, Z16, Z3
+	VSHUFF32X4 $0x88, Z6, Z17, Z16
+	VSHUFF32X4 $0xdd, Z6, Z17, Z6
+	VSHUFF32X4 $0x88, Z4, Z2, Z17
+	VSHUFF32X4 $0xdd, Z4, Z2, Z2
+	VSHUFF32X4 $0x88, Z5, Z1, Z4
+	VSHUFF32X4 $0xdd, Z5, Z1, Z1
+	VSHUFF32X4 $0x88, Z11, Z7, Z5
+	VSHUFF32X4 $0xdd, Z11, Z7, Z7
+	VSHUFF32X4 $0x88, Z14, Z10, Z11
+	VSHUFF32X4 $0xdd, Z14, Z10, Z10
+	VSHUFF32X4 $0x88, Z12, Z8, Z14
+	VSHUFF32X4 $0xdd, Z12, Z8, Z8
+	VSHUFF32X4 $0x88, Z13, Z9, Z12
+	VSHUFF32X4 $0xdd, Z13, Z9, Z9
+	VSHUFF32X4 $0x88, Z5, Z15, Z13
+	VSHUFF32X4 $0xdd, Z5, Z15, Z5
+	VSHUFF32X4 $0x88, Z11, Z16, Z15
+	VSHUFF32X4 $0xdd, Z11, Z16, Z11
+	VSHUFF32X4 $0x88, Z14, Z17, Z16
+	VSHUFF32X4 $0xdd, Z14, Z17, Z14
+	VSHUFF32X4 $0x88, Z12, Z4, Z17
+	VSHUFF32X4 $0xdd, Z12, Z4, Z4
+	VSHUFF32X4 $0x88, Z7, Z3, Z12
+	VSHUFF32X4 $0xdd, Z7, Z3, Z3
+	VSHUFF32X4 $0x88, Z10, Z6, Z7
+	VSHUFF32X4 $0xdd, Z10, Z6, Z6
+	VSHUFF32X4 $0x88, Z8, Z2, Z10
+	VSHUFF32X4 $0xdd, Z8, Z2, Z2
+	VSHUFF32X4 $0x88, Z9, Z1, Z8
+	VSHUFF32X4 $0xdd, Z9, Z1, Z1
+	VMOVUPS    Z13, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z16, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z15, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z17, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z12, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z10, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z7, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z8, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z5, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z14, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z11, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z4, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z3, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z2, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z6, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z1, (DI)
+	VPMOVSXBD  256(DX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VMULPS     Z0, Z1, Z1
+	VPMOVSXBD  272(DX), Z2
+	VCVTDQ2PS  Z2, Z2
+	VMULPS     Z0, Z2, Z2
+	VPMOVSXBD  288(DX), Z3
+	VCVTDQ2PS  Z3, Z3
+	VMULPS     Z0, Z3, Z3
+	VPMOVSXBD  304(DX), Z4
+	VCVTDQ2PS  Z4, Z4
+	VMULPS     Z0, Z4, Z4
+	VPMOVSXBD  320(DX), Z5
+	VCVTDQ2PS  Z5, Z5
+	VMULPS     Z0, Z5, Z5
+	VPMOVSXBD  336(DX), Z6
+	VCVTDQ2PS  Z6, Z6
+	VMULPS     Z0, Z6, Z6
+	VPMOVSXBD  352(DX), Z7
+	VCVTDQ2PS  Z7, Z7
+	VMULPS     Z0, Z7, Z7
+	VPMOVSXBD  368(DX), Z8
+	VCVTDQ2PS  Z8, Z8
+	VMULPS     Z0, Z8, Z8
+	VPMOVSXBD  384(DX), Z9
+	VCVTDQ2PS  Z9, Z9
+	VMULPS     Z0, Z9, Z9
+	VPMOVSXBD  400(DX), Z10
+	VCVTDQ2PS  Z10, Z10
+	VMULPS     Z0, Z10, Z10
+	VPMOVSXBD  416(DX), Z11
+	VCVTDQ2PS  Z11, Z11
+	VMULPS     Z0, Z11, Z11
+	VPMOVSXBD  432(DX), Z12
+	VCVTDQ2PS  Z12, Z12
+	VMULPS     Z0, Z12, Z12
+	VPMOVSXBD  448(DX), Z13
+	VCVTDQ2PS  Z13, Z13
+	VMULPS     Z0, Z13, Z13
+	VPMOVSXBD  464(DX), Z14
+	VCVTDQ2PS  Z14, Z14
+	VMULPS     Z0, Z14, Z14
+	VPMOVSXBD  480(DX), Z15
+	VCVTDQ2PS  Z15, Z15
+	VMULPS     Z0, Z15, Z15
+	VPMOVSXBD  496(DX), Z16
+	VCVTDQ2PS  Z16, Z16
+	VMULPS     Z0, Z16, Z16
+	LEAQ       64(AX), DI
+	VUNPCKLPS  Z2, Z1, Z0
+	VUNPCKHPS  Z2, Z1, Z1
+	VUNPCKLPS  Z4, Z3, Z2
+	VUNPCKHPS  Z4, Z3, Z3
+	VUNPCKLPS  Z6, Z5, Z4
+	VUNPCKHPS  Z6, Z5, Z5
+	VUNPCKLPS  Z8, Z7, Z6
+	VUNPCKHPS  Z8, Z7, Z7
+	VUNPCKLPS  Z10, Z9, Z8
+	VUNPCKHPS  Z10, Z9, Z9
+	VUNPCKLPS  Z12, Z11, Z10
+	VUNPCKHPS  Z12, Z11, Z11
+	VUNPCKLPS  Z14, Z13, Z12
+	VUNPCKHPS  Z14, Z13, Z13
+	VUNPCKLPS  Z16, Z15, Z14
+	VUNPCKHPS  Z16, Z15, Z15
+	VUNPCKLPD  Z2, Z0, Z16
+	VUNPCKHPD  Z2, Z0, Z0
+	VUNPCKLPD  Z3, Z1, Z2
+	VUNPCKHPD  Z3, Z1, Z1
+	VUNPCKLPD  Z6, Z4, Z3
+	VUNPCKHPD  Z6, Z4, Z4
+	VUNPCKLPD  Z7, Z5, Z6
+	VUNPCKHPD  Z7, Z5, Z5
+	VUNPCKLPD  Z10, Z8, Z7
+	VUNPCKHPD  Z10, Z8, Z8
+	VUNPCKLPD  Z11, Z9, Z10
+	VUNPCKHPD  Z11, Z9, Z9
+	VUNPCKLPD  Z14, Z12, Z11
+	VUNPCKHPD  Z14, Z12, Z12
+	VUNPCKLPD  Z15, Z13, Z14
+	VUNPCKHPD  Z15, Z13, Z13
+	VSHUFF32X4 $0x88, Z3, Z16, Z15
+	VSHUFF32X4 $0xdd, Z3, Z16, Z3
+	VSHUFF32X4 $0x88, Z6, Z2, Z16
+	VSHUFF32X4 $0xdd, Z6, Z2, Z2
+	VSHUFF32X4 $0x88, Z4, Z0, Z6
+	VSHUFF32X4 $0xdd, Z4, Z0, Z0
+	VSHUFF32X4 $0x88, Z5, Z1, Z4
+	VSHUFF32X4 $0xdd, Z5, Z1, Z1
+	VSHUFF32X4 $0x88, Z11, Z7, Z5
+	VSHUFF32X4 $0xdd, Z11, Z7, Z7
+	VSHUFF32X4 $0x88, Z14, Z10, Z11
+	VSHUFF32X4 $0xdd, Z14, Z10, Z10
+	VSHUFF32X4 $0x88, Z12, Z8, Z14
+	VSHUFF32X4 $0xdd, Z12, Z8, Z8
+	VSHUFF32X4 $0x88, Z13, Z9, Z12
+	VSHUFF32X4 $0xdd, Z13, Z9, Z9
+	VSHUFF32X4 $0x88, Z5, Z15, Z13
+	VSHUFF32X4 $0xdd, Z5, Z15, Z5
+	VSHUFF32X4 $0x88, Z11, Z16, Z15
+	VSHUFF32X4 $0xdd, Z11, Z16, Z11
+	VSHUFF32X4 $0x88, Z14, Z6, Z16
+	VSHUFF32X4 $0xdd, Z14, Z6, Z6
+	VSHUFF32X4 $0x88, Z12, Z4, Z14
+	VSHUFF32X4 $0xdd, Z12, Z4, Z4
+	VSHUFF32X4 $0x88, Z7, Z3, Z12
+	VSHUFF32X4 $0xdd, Z7, Z3, Z3
+	VSHUFF32X4 $0x88, Z10, Z2, Z7
+	VSHUFF32X4 $0xdd, Z10, Z2, Z2
+	VSHUFF32X4 $0x88, Z8, Z0, Z10
+	VSHUFF32X4 $0xdd, Z8, Z0, Z0
+	VSHUFF32X4 $0x88, Z9, Z1, Z8
+	VSHUFF32X4 $0xdd, Z9, Z1, Z1
+	VMOVUPS    Z13, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z16, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z15, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z14, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z12, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z10, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z7, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z8, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z5, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z6, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z11, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z4, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z3, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z0, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z2, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z1, (DI)
+	ADDQ       $0x00000020, CX
+	ADDQ       $0x00000200, DX
+	ADDQ       $0x00000080, AX
+	DECQ       SI
+	JNZ        block72
 	VZEROUPPER
 	RET
 
@@ -3239,13 +4232,13 @@ TEXT ·turnBytesAVX512(SB), NOSPLIT, $0-16
 	VBROADCASTI32X4 turnInLanes<>+0(SB), Z0
 	VPMOVZXBD       turnAcross<>+0(SB), Z1
 
-block70:
+block73:
 	VMOVDQU32 (AX), Z2
 	VPSHUFB   Z0, Z2, Z2
 	VPERMD    Z2, Z1, Z2
 	VMOVDQU32 Z2, (AX)
 	ADDQ      $0x00000040, AX
 	DECQ      CX
-	JNZ       block70
+	JNZ       block73
 	VZEROUPPER
 	RET

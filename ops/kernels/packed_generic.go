@@ -8,4 +8,6 @@ func canPack() bool { return false }
 
 func matMulPacked([]float32, int, Matrix, *Input, int, int) {}
 
+func widenGroup([]float32, int, Matrix, int, int, int) {}
+
 func turnBytes([]byte) {}

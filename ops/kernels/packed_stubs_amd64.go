@@ -27,6 +27,9 @@ func packedNibbles7AVX512(y *float32, ldy int, w *byte, heads int, x *float32, l
 func packedNibbles8AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
 
 //go:noescape
+func widenPackedNibblesAVX512(dst *float32, stride int, head *byte, quants *byte, table *float32, blocks int)
+
+//go:noescape
 func packedNibblesOffset1AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
 
 //go:noescape
@@ -51,6 +54,9 @@ func packedNibblesOffset7AVX512(y *float32, ldy int, w *byte, heads int, x *floa
 func packedNibblesOffset8AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
 
 //go:noescape
+func widenPackedNibblesOffsetAVX512(dst *float32, stride int, head *byte, quants *byte, table *float32, blocks int)
+
+//go:noescape
 func packedBytes1AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
 
 //go:noescape
@@ -73,6 +79,9 @@ func packedBytes7AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx
 
 //go:noescape
 func packedBytes8AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+
+//go:noescape
+func widenPackedBytesAVX512(dst *float32, stride int, head *byte, quants *byte, table *float32, blocks int)
 
 //go:noescape
 func turnBytesAVX512(p *byte, count int)

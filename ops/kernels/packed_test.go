@@ -126,3 +126,33 @@ func TestPackedSpecial(t *testing.T) {
 		}
 	})
 }
+
+// TestDecodeRows expects the numbers of package quant, to the bit, from any rows and
+// columns of packed matrices and of others.
+func TestDecodeRows(t *testing.T) {
+	eachLevel(t, func(t *testing.T) {
+		r := newRand()
+		const rows, cols, stride = 53, 768, 800
+		for _, d := range append([]quant.DType{quant.F16, quant.Q4_K}, packedTypes...) {
+			w, wide := matrix(t, r, d, rows, cols)
+			if w.PackedBytes() > 0 {
+				w = packedOf(t, w, aligned(w.PackedBytes()))
+			}
+			for range 200 {
+				length := d.BlockLen()
+				first, c := r.IntN(rows), r.IntN(cols/length)*length
+				m, n := 1+r.IntN(rows-first), (1+r.IntN((cols-c)/length))*length
+				got := make([]float32, m*stride)
+				decodeRows(got, stride, w, first, m, c, n)
+				for i := range m {
+					want := wide[(first+i)*cols+c:][:n]
+					for k, v := range got[i*stride:][:n] {
+						if v != want[k] {
+							t.Fatalf("%s: row %d, column %d of %d rows and %d columns: %v, want %v", d, first+i, c+k, m, n, v, want[k])
+						}
+					}
+				}
+			}
+		}
+	})
+}

@@ -57,6 +57,7 @@ func main() {
 			for n := 1; n <= packedVectors; n++ {
 				avx512.packed(p, n)
 			}
+			avx512.widenPacked(p)
 		}
 		avx512.turnBytes()
 	case "quant":

@@ -200,6 +200,98 @@ func (v isa) packed(p packedType, n int) {
 	end()
 }
 
+// widenPacked emits the way back of a group of packed rows to sixteen rows of float32
+// numbers, stride bytes apart, for blocks of 32 columns one after the other. Products
+// and sums are those of package quant.
+func (v isa) widenPacked(p packedType) {
+	v.text("widenPacked"+p.name, "(dst *float32, stride int, head, quants *byte, table *float32, blocks int)")
+	Comment("Sixteen rows from the lanes.")
+	dst, head, quants := Load(Param("dst"), GP64()), Load(Param("head"), GP64()), Load(Param("quants"), GP64())
+	stride, blocks := Load(Param("stride"), GP64()), Load(Param("blocks"), GP64())
+	var table VecVirtual
+	if p.nibble {
+		table = v.reg()
+		from := Load(Param("table"), GP64())
+		VMOVUPS(Mem{Base: from}, table)
+	}
+	block := label("block")
+	Label(block)
+	scale, offset := v.reg(), v.reg()
+	VCVTPH2PS(Mem{Base: head}, scale)
+	if p.offset {
+		VCVTPH2PS(Mem{Base: head, Disp: 32}, offset)
+	}
+	for half := range 2 {
+		columns := make([]VecVirtual, 16)
+		for k := range columns {
+			w := v.reg()
+			if p.nibble {
+				VMOVDQU32(Mem{Base: quants, Disp: k/4*64 + k%4}, w)
+				if half == 1 {
+					VPSRLD(U8(4), w, w)
+				}
+				VPERMPS(table, w, w)
+			} else {
+				VPMOVSXBD(Mem{Base: quants, Disp: 256*half + 16*k}, w)
+				VCVTDQ2PS(w, w)
+			}
+			VMULPS(scale, w, w)
+			if p.offset {
+				VADDPS(offset, w, w)
+			}
+			columns[k] = w
+		}
+		to := GP64()
+		LEAQ(Mem{Base: dst, Disp: 64 * half}, to)
+		for i, row := range v.transposed(columns) {
+			VMOVUPS(row, Mem{Base: to})
+			if i < 15 {
+				ADDQ(stride, to)
+			}
+		}
+	}
+	ADDQ(U32(p.head), head)
+	bytes := 512
+	if p.nibble {
+		bytes = 256
+	}
+	ADDQ(U32(bytes), quants)
+	ADDQ(U32(128), dst)
+	DECQ(blocks)
+	JNZ(LabelRef(block))
+	end()
+}
+
+// transposed exchanges rows and columns of sixteen registers.
+func (v isa) transposed(in []VecVirtual) []VecVirtual {
+	// pairs combines registers that lie some places apart.
+	pairs := func(in []VecVirtual, apart int, low, high func(a, b, out VecVirtual)) []VecVirtual {
+		out := make([]VecVirtual, 16)
+		for i := range in {
+			if i&apart == 0 {
+				a, b := in[i], in[i+apart]
+				out[i], out[i+apart] = v.reg(), v.reg()
+				low(a, b, out[i])
+				high(a, b, out[i+apart])
+			}
+		}
+		return out
+	}
+	lanes := func(imm uint8) func(a, b, out VecVirtual) {
+		return func(a, b, out VecVirtual) { VSHUFF32X4(U8(imm), b, a, out) }
+	}
+	// Within each 128-bit lane single words, then pairs of words; then the lanes.
+	in = pairs(in, 1, func(a, b, out VecVirtual) { VUNPCKLPS(b, a, out) }, func(a, b, out VecVirtual) { VUNPCKHPS(b, a, out) })
+	in = pairs(in, 2, func(a, b, out VecVirtual) { VUNPCKLPD(b, a, out) }, func(a, b, out VecVirtual) { VUNPCKHPD(b, a, out) })
+	in = pairs(in, 4, lanes(0b10_00_10_00), lanes(0b11_01_11_01))
+	in = pairs(in, 8, lanes(0b10_00_10_00), lanes(0b11_01_11_01))
+	// The first two steps have left the second and third row of every four exchanged.
+	for i := 1; i < 16; i += 4 {
+		in[i], in[i+1] = in[i+1], in[i]
+	}
+	return in
+}
+
 // packedAhead is how far in bytes beyond the data in use memory is asked for.
 const packedAhead = 8192
 
