@@ -12,16 +12,17 @@ import (
 // write to the memory of the device it is that memory; elsewhere the host has a
 // copy, and send uploads it.
 type array struct {
-	backend backends.Backend
-	shape   shapes.Shape
-	shared  bool
-	buffer  backends.Buffer
-	flat    any // a slice of the shape's type
+	e      *Engine
+	shape  shapes.Shape
+	axis   int // along which devices share it, or whole
+	shared bool
+	buffer backends.Buffer
+	flat   any // a slice of the shape's type
 }
 
-// newArray makes an array of zeros.
-func (e *Engine) newArray(shape shapes.Shape) (*array, error) {
-	a := &array{backend: e.backend, shape: shape, shared: e.memory.shared}
+// newArray makes an array of zeros with the given axes.
+func (e *Engine) newArray(shape shapes.Shape, x axes) (*array, error) {
+	a := &array{e: e, shape: shape, axis: e.cut(x, shape), shared: e.memory.shared}
 	if !a.shared {
 		a.flat = a.makeFlat()
 		return a, nil
@@ -57,14 +58,14 @@ func (a *array) send() (backends.Buffer, error) {
 	}
 	a.free()
 	var err error
-	a.buffer, err = a.backend.BufferFromFlatData(0, a.flat, a.shape)
+	a.buffer, err = a.e.put(a.flat, a.shape, a.axis)
 	return a.buffer, err
 }
 
 // free gives the device's memory back.
 func (a *array) free() {
 	if a.buffer != nil {
-		_ = a.backend.BufferFinalize(a.buffer) // of no consequence: it is gone either way
+		a.e.release(a.buffer)
 		a.buffer = nil
 	}
 }

@@ -14,6 +14,7 @@ import (
 // that drops keys as that of a session does; on the device all have as many slots.
 type Batch struct {
 	*lanes
+	n      int // sequences, at most as many as the lanes
 	typ    quant.DType
 	policy cache.Policy
 }
@@ -27,7 +28,7 @@ func (e *Engine) NewBatch(n int, t quant.DType, p cache.Policy) (*Batch, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &Batch{l, t, p}, nil
+	return &Batch{l, n, t, p}, nil
 }
 
 // maxBatch bounds the sequences of a batch.
@@ -41,8 +42,8 @@ const maxBatch = 1024
 // the vocabulary.
 func (b *Batch) Feed(ids [][]int32, each func(sequence int, logits []float32) error) error {
 	m := b.e.model
-	if len(ids) != len(b.seqs) {
-		return fmt.Errorf("tokens for %d sequences, the batch has %d", len(ids), len(b.seqs))
+	if len(ids) != b.n {
+		return fmt.Errorf("tokens for %d sequences, the batch has %d", len(ids), b.n)
 	}
 	for i, list := range ids {
 		if err := checkIDs(list, m.VocabSize); err != nil {
@@ -59,7 +60,7 @@ func (b *Batch) Feed(ids [][]int32, each func(sequence int, logits []float32) er
 		if longest == 0 {
 			return nil
 		}
-		size := chunkSize(longest, max(1, b.e.chunk/len(ids)))
+		size := chunkSize(longest, max(1, b.e.chunk*b.e.lanesOver()/len(b.seqs)))
 		for i, list := range rest {
 			n := min(size, len(list))
 			now[i], rest[i] = list[:n], list[n:]
@@ -85,7 +86,7 @@ func (b *Batch) ended(logits backends.Buffer, fed, rest [][]int32, each func(int
 			continue
 		}
 		if all == nil {
-			all = grow(&b.buf.logits, len(fed)*vocab)
+			all = grow(&b.buf.logits, len(b.seqs)*vocab)
 			if err := take(b.e, logits, all); err != nil {
 				return err
 			}

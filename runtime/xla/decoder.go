@@ -30,27 +30,27 @@ import (
 // [B*N, D]; K and V of the new tokens, [L, B, Hkv, N, d] and [L, B, Hkv, N, dv], as the
 // cache stores them; field and level [L, B, Hf, N] float64, relative to the same base;
 // and the last K and V anew.
-func (b *builder) chunkGraph() []*gx.Node {
+func (b *builder) chunkGraph() {
 	m := b.e.model
 	lanes, n, s := b.key.lanes, b.key.n, b.key.slots
 	fieldHeads := max(1, m.FieldHeads)
 	c := &chunk{builder: b}
-	tokens := b.input("tokens", dtypes.Int32, lanes)
-	x := b.input("x", dtypes.Float32, lanes*n, m.Hidden)
+	tokens := b.input("tokens", byRow, dtypes.Int32, lanes)
+	x := b.input("x", byRow, dtypes.Float32, lanes*n, m.Hidden)
 	if half := m.RopeDim / 2; half > 0 {
-		c.cos = b.input("cos", dtypes.Float32, lanes*n, half)
-		c.sin = b.input("sin", dtypes.Float32, lanes*n, half)
+		c.cos = b.input("cos", byRow, dtypes.Float32, lanes*n, half)
+		c.sin = b.input("sin", byRow, dtypes.Float32, lanes*n, half)
 	}
-	from := b.input("from", dtypes.Float64, m.Blocks, lanes, fieldHeads)
+	from := b.input("from", byLayer, dtypes.Float64, m.Blocks, lanes, fieldHeads)
 	var lastK, lastV *gx.Node
 	if m.KeyShift {
-		lastK = b.input("last K", dtypes.Float32, m.Blocks, lanes, m.KVHeads*m.KeyDim)
+		lastK = b.input("last K", byLayer, dtypes.Float32, m.Blocks, lanes, m.KVHeads*m.KeyDim)
 	}
 	if m.ValueShift {
-		lastV = b.input("last V", dtypes.Float32, m.Blocks, lanes, m.KVHeads*m.ValDim)
+		lastV = b.input("last V", byLayer, dtypes.Float32, m.Blocks, lanes, m.KVHeads*m.ValDim)
 	}
-	level := b.input("level", dtypes.Float32, m.Blocks, lanes, fieldHeads, s)
-	low := b.input("low", dtypes.Float32, m.Blocks, lanes, fieldHeads, s)
+	level := b.input("level", byLayer, dtypes.Float32, m.Blocks, lanes, fieldHeads, s)
+	low := b.input("low", byLayer, dtypes.Float32, m.Blocks, lanes, fieldHeads, s)
 
 	position := gx.Iota(b.g, shapes.Make(dtypes.Int32, lanes, n), 1)
 	c.skip = gx.GreaterOrEqual(position, gx.BroadcastToDims(gx.InsertAxes(tokens, 1), lanes, n))
@@ -69,8 +69,8 @@ func (b *builder) chunkGraph() []*gx.Node {
 		}
 		c.from, c.lastK, c.lastV = layer(from), layer(lastK), layer(lastV)
 		cache := graph.Cache{
-			Key:   b.input(c.at+"K", b.key.typ, lanes, m.KVHeads, s, m.KeyDim),
-			Value: b.input(c.at+"V", b.key.typ, lanes, m.KVHeads, s, m.ValDim),
+			Key:   b.input(c.at+"K", byLane, b.key.typ, lanes, m.KVHeads, s, m.KeyDim),
+			Value: b.input(c.at+"V", byLane, b.key.typ, lanes, m.KVHeads, s, m.ValDim),
 			Level: layer(level), Low: layer(low),
 		}
 		x = gx.Add(x, c.attention(x, cache))
@@ -84,13 +84,13 @@ func (b *builder) chunkGraph() []*gx.Node {
 			lastVs = append(lastVs, c.lastV)
 		}
 	}
-	out := []*gx.Node{c.logits(gx.Gather(x, c.last)), x}
+	b.output(c.logits(gx.Gather(x, c.last)), byLane)
+	b.output(x, byRow)
 	for _, list := range [][]*gx.Node{keys, values, fields, levels, lastKs, lastVs} {
 		if list != nil {
-			out = append(out, gx.Stack(list, 0))
+			b.output(gx.Stack(list, 0), byLayer)
 		}
 	}
-	return out
 }
 
 // chunk is what the layers of one graph share, and what one of them hands on.
@@ -115,7 +115,7 @@ type chunk struct {
 func (c *chunk) attention(x *gx.Node, cache graph.Cache) *gx.Node {
 	m, rows := c.e.model, c.rows()
 	h := c.rmsNorm(x, c.at+nameAttnNorm, float64(m.NormEps))
-	columns := split(c.linear(h, c.at+nameProject))
+	columns := c.project(h, c.at+nameProject)
 	q := columns(m.Heads * m.KeyDim)
 	k := columns(m.KVHeads * m.KeyDim)
 	v := columns(m.KVHeads * m.ValDim)
@@ -125,7 +125,7 @@ func (c *chunk) attention(x *gx.Node, cache graph.Cache) *gx.Node {
 	}
 	small := columns
 	if c.e.weights[c.at+nameSmall] != nil {
-		small = split(c.linear(h, c.at+nameSmall))
+		small = c.project(h, c.at+nameSmall)
 	}
 	if m.KeyShift {
 		k, c.lastK = c.shift(k, small(m.KVHeads), c.lastK)
@@ -268,7 +268,7 @@ func (c *chunk) fields(small func(int) *gx.Node) (slope *gx.Node) {
 // feedForward is the feed-forward part of a layer.
 func (c *chunk) feedForward(x *gx.Node) *gx.Node {
 	m := c.e.model
-	columns := split(c.linear(c.rmsNorm(x, c.at+nameFFNNorm, float64(m.NormEps)), c.at+nameFFNIn))
+	columns := c.project(c.rmsNorm(x, c.at+nameFFNNorm, float64(m.NormEps)), c.at+nameFFNIn)
 	gate := activate(m.Activation, columns(m.FeedForward))
 	return c.linear(gx.Mul(gate, columns(m.FeedForward)), c.at+nameFFNOut)
 }
@@ -292,12 +292,12 @@ func activate(a model.Activation, x *gx.Node) *gx.Node {
 // outputGraph is the logits [R, V] of R rows of the residual stream [B*N, D].
 //
 // Inputs: the stream, and the numbers of the rows, [R, 1] int32.
-func (b *builder) outputGraph() []*gx.Node {
+func (b *builder) outputGraph() {
 	m := b.e.model
 	c := &chunk{builder: b}
-	x := b.input("x", dtypes.Float32, b.key.lanes*b.key.n, m.Hidden)
-	rows := b.input("rows", dtypes.Int32, b.key.slots, 1)
-	return []*gx.Node{c.logits(gx.Gather(x, rows))}
+	x := b.input("x", byRow, dtypes.Float32, b.key.lanes*b.key.n, m.Hidden)
+	rows := b.input("rows", onAll, dtypes.Int32, b.key.slots, 1)
+	b.output(c.logits(gx.Gather(x, rows)), byVocab)
 }
 
 // logits are those of rows of the residual stream.

@@ -18,7 +18,7 @@ func New(m *model.Model, p Plugin, o Options) (*Engine, error) {
 		return nil, err
 	}
 	onHost := p.Device == CPU
-	return newEngine(m, b, memory{shared: onHost, half: !onHost}, o)
+	return newEngine(m, b, memory{shared: onHost && o.TensorParallel <= 1 && o.DataParallel <= 1, half: !onHost}, o)
 }
 
 // NewGo makes an engine on gomlx's pure-Go backend. It is slow: it is there to

@@ -37,9 +37,10 @@ type programKey struct {
 
 // program is a compiled graph and the weights among its inputs.
 type program struct {
-	graph  *gx.Graph
-	inputs []backends.Buffer // weights in their places, nil for an input of a call
-	donate []bool
+	graph   *gx.Graph
+	inputs  []backends.Buffer // weights in their places, nil for an input of a call
+	donate  []bool
+	outputs []pieces // of a mesh, without their buffers
 }
 
 // builder makes a program.
@@ -49,18 +50,22 @@ type builder struct {
 	key     programKey
 	inputs  []backends.Buffer
 	weights map[string]*gx.Node
+	out     []*gx.Node
+	outAxes []axes
 }
 
 // program returns a compiled graph, compiling it when it is wanted first.
-func (e *Engine) program(key programKey, build func(b *builder) []*gx.Node) *program {
+func (e *Engine) program(key programKey, build func(b *builder)) *program {
 	if p := e.programs[key]; p != nil {
 		return p
 	}
 	start := time.Now()
 	g := gx.NewGraph(e.backend, fmt.Sprintf("%s of %d times %d, %d slots", key.kind, key.lanes, key.n, key.slots))
 	b := &builder{e: e, g: g, key: key, weights: make(map[string]*gx.Node)}
-	g.Compile(build(b)...)
-	p := &program{graph: g, inputs: b.inputs, donate: make([]bool, len(b.inputs))}
+	e.mesh.begin(g)
+	build(b)
+	outputs := e.mesh.compile(b)
+	p := &program{graph: g, inputs: b.inputs, donate: make([]bool, len(b.inputs)), outputs: outputs}
 	e.programs[key] = p
 	e.stats.Compilations++
 	e.stats.CompileSeconds += time.Since(start).Seconds()
@@ -76,6 +81,9 @@ func (e *Engine) run(p *program, in ...backends.Buffer) ([]backends.Buffer, erro
 			all[i], in = in[0], in[1:]
 		}
 	}
+	if e.mesh != nil {
+		return e.mesh.run(e, p, all)
+	}
 	var out []backends.Buffer
 	for _, t := range p.graph.RunWithBuffers(all, p.donate, 0) {
 		b, err := t.DonateBuffer(e.backend, 0)
@@ -87,10 +95,16 @@ func (e *Engine) run(p *program, in ...backends.Buffer) ([]backends.Buffer, erro
 	return out, nil
 }
 
-// input declares an input of a call.
-func (b *builder) input(name string, dtype dtypes.DType, dims ...int) *gx.Node {
+// input declares an input of a call, and what its axes are.
+func (b *builder) input(name string, a axes, dtype dtypes.DType, dims ...int) *gx.Node {
 	b.inputs = append(b.inputs, nil)
-	return gx.Parameter(b.g, name, shapes.Make(dtype, dims...))
+	shape := shapes.Make(dtype, dims...)
+	return b.parameter(name, b.e.cut(a, shape), shape)
+}
+
+// output declares an output, and what its axes are.
+func (b *builder) output(x *gx.Node, a axes) {
+	b.out, b.outAxes = append(b.out, x), append(b.outAxes, a)
 }
 
 // weight is a weight as an input, nil when the model has none of that name.
@@ -103,7 +117,7 @@ func (b *builder) weight(name string) *gx.Node {
 		return nil
 	}
 	b.inputs = append(b.inputs, w.buffer)
-	x := gx.Parameter(b.g, name, w.shape)
+	x := b.parameter(name, w.axis, w.shape)
 	b.weights[name] = x
 	return x
 }
@@ -121,7 +135,7 @@ func (b *builder) linear(x *gx.Node, name string) *gx.Node {
 
 // take copies an output to the host.
 func take[T any](e *Engine, b backends.Buffer, to []T) error {
-	return e.backend.BufferToFlatData(b, to)
+	return e.get(b, to)
 }
 
 // view is an output as the host sees it, in the device's own memory where it can,
@@ -137,13 +151,15 @@ func view[T any](e *Engine, b backends.Buffer, n int, buf *[]T) ([]T, error) {
 	if cap(*buf) < n {
 		*buf = make([]T, n)
 	}
-	return (*buf)[:n], e.backend.BufferToFlatData(b, (*buf)[:n])
+	return (*buf)[:n], e.get(b, (*buf)[:n])
 }
 
 // release frees outputs.
 func (e *Engine) release(buffers ...backends.Buffer) {
 	for _, b := range buffers {
-		if b != nil {
+		if p, ok := b.(*pieces); ok {
+			e.release(p.on...)
+		} else if b != nil {
 			_ = e.backend.BufferFinalize(b) // of no consequence: it is gone either way
 		}
 	}

@@ -72,13 +72,14 @@ func (e *Engine) newSession(t quant.DType, p cache.Policy) (*Session, error) {
 	return &Session{l, l.seqs[0]}, nil
 }
 
-// newLanes starts n empty sequences.
+// newLanes starts n empty sequences, or somewhat more, so that devices can share them.
 func (e *Engine) newLanes(n int, t quant.DType, p cache.Policy) (*lanes, error) {
 	m := e.model
 	stored, err := e.cacheType(t)
 	if err != nil {
 		return nil, err
 	}
+	n = (n + e.lanesOver() - 1) / e.lanesOver() * e.lanesOver()
 	s := &lanes{e: e, inputs: make(map[int]*inputs)}
 	for range n {
 		q, err := e.newSequence(t, p)
@@ -90,12 +91,12 @@ func (e *Engine) newLanes(n int, t quant.DType, p cache.Policy) (*lanes, error) 
 	err = try(func() error {
 		var err error
 		if m.KeyShift {
-			if s.lastK, err = e.newArray(shapes.Make(dtypes.Float32, m.Blocks, n, m.KVHeads*m.KeyDim)); err != nil {
+			if s.lastK, err = e.newArray(shapes.Make(dtypes.Float32, m.Blocks, n, m.KVHeads*m.KeyDim), byLayer); err != nil {
 				return err
 			}
 		}
 		if m.ValueShift {
-			if s.lastV, err = e.newArray(shapes.Make(dtypes.Float32, m.Blocks, n, m.KVHeads*m.ValDim)); err != nil {
+			if s.lastV, err = e.newArray(shapes.Make(dtypes.Float32, m.Blocks, n, m.KVHeads*m.ValDim), byLayer); err != nil {
 				return err
 			}
 		}
@@ -245,12 +246,16 @@ func chunkSize(n, most int) int {
 	return size
 }
 
-// feedChunk feeds up to size tokens to each sequence and passes on the logits of the
-// last ones and the residual stream, as chunkGraph puts them out.
+// feedChunk feeds up to size tokens to each sequence, none to those that ids does not
+// reach, and passes on the logits of the last ones and the residual stream, as
+// chunkGraph puts them out.
 func (s *lanes) feedChunk(ids [][]int32, size int, output func(logits, stream backends.Buffer) error) error {
 	e := s.e
+	if more := len(s.seqs) - len(ids); more > 0 {
+		ids = append(ids[:len(ids):len(ids)], make([][]int32, more)...)
+	}
 	s.keys.describe(s.seqs)
-	key := programKey{kind: decodeChunk, lanes: len(s.seqs), n: size, slots: s.keys.capacity, typ: s.keys.typ, f16: s.keys.f16}
+	key := programKey{kind: decodeChunk, lanes: len(s.seqs) / e.lanesOver(), n: size, slots: s.keys.capacity, typ: s.keys.typ, f16: s.keys.f16}
 	p := e.program(key, (*builder).chunkGraph)
 	in, err := s.chunkInputs(ids, size)
 	if err != nil {
@@ -296,15 +301,16 @@ func (s *lanes) chunkInputs(ids [][]int32, size int) ([]backends.Buffer, error) 
 		for _, a := range []struct {
 			to    **array
 			shape shapes.Shape
+			axes  axes
 		}{
-			{&x.tokens, shapes.Make(dtypes.Int32, n)},
-			{&x.x, shapes.Make(dtypes.Float32, n*size, m.Hidden)},
-			{&x.cos, shapes.Make(dtypes.Float32, n*size, max(1, half))},
-			{&x.sin, shapes.Make(dtypes.Float32, n*size, max(1, half))},
-			{&x.from, shapes.Make(dtypes.Float64, m.Blocks, n, max(1, m.FieldHeads))},
+			{&x.tokens, shapes.Make(dtypes.Int32, n), byRow},
+			{&x.x, shapes.Make(dtypes.Float32, n*size, m.Hidden), byRow},
+			{&x.cos, shapes.Make(dtypes.Float32, n*size, max(1, half)), byRow},
+			{&x.sin, shapes.Make(dtypes.Float32, n*size, max(1, half)), byRow},
+			{&x.from, shapes.Make(dtypes.Float64, m.Blocks, n, max(1, m.FieldHeads)), byLayer},
 		} {
 			var err error
-			if *a.to, err = e.newArray(a.shape); err != nil {
+			if *a.to, err = e.newArray(a.shape, a.axes); err != nil {
 				return nil, err
 			}
 		}
@@ -478,7 +484,7 @@ func (s *Session) logits(last, stream backends.Buffer, rows []int32, size, n int
 	}
 	numbers := make([]int32, outputRowsAtOnce)
 	copy(numbers, rows)
-	in, err := e.backend.BufferFromFlatData(0, numbers, shapes.Make(dtypes.Int32, len(numbers), 1))
+	in, err := e.put(numbers, shapes.Make(dtypes.Int32, len(numbers), 1), whole)
 	if err != nil {
 		return nil, err
 	}

@@ -62,21 +62,21 @@ func (k *slots) allocate(capacity int) (err error) {
 	key, value := k.shapes(capacity)
 	for i := range k.key {
 		if !e.memory.shared {
-			k.key[i], k.value[i] = &array{backend: e.backend, shape: key}, &array{backend: e.backend, shape: value}
+			k.key[i], k.value[i] = &array{e: e, shape: key, axis: e.cut(byLane, key)}, &array{e: e, shape: value, axis: e.cut(byLane, value)}
 			continue
 		}
-		if k.key[i], err = e.newArray(key); err != nil {
+		if k.key[i], err = e.newArray(key, byLane); err != nil {
 			return err
 		}
-		if k.value[i], err = e.newArray(value); err != nil {
+		if k.value[i], err = e.newArray(value, byLane); err != nil {
 			return err
 		}
 	}
 	fields := shapes.Make(dtypes.Float32, m.Blocks, k.lanes, max(1, m.FieldHeads), capacity)
-	if k.level, err = e.newArray(fields); err != nil {
+	if k.level, err = e.newArray(fields, byLayer); err != nil {
 		return err
 	}
-	k.low, err = e.newArray(fields)
+	k.low, err = e.newArray(fields, byLayer)
 	return err
 }
 
@@ -165,7 +165,7 @@ func (k *slots) resize(seqs []*sequence) error {
 		}
 		return nil
 	}
-	key := programKey{kind: resizeSlots, lanes: k.lanes, slots: old.capacity, to: capacity, typ: k.typ}
+	key := programKey{kind: resizeSlots, lanes: k.lanes / k.e.lanesOver(), slots: old.capacity, to: capacity, typ: k.typ}
 	out, err := k.e.run(k.e.program(key, (*builder).resizeGraph), old.buffers()...)
 	if err != nil {
 		return err
@@ -188,22 +188,20 @@ func (k *slots) adopt(buffers []backends.Buffer) {
 }
 
 // resizeGraph is K and V of all layers with another number of slots.
-func (b *builder) resizeGraph() []*gx.Node {
+func (b *builder) resizeGraph() {
 	m, from, to := b.e.model, b.key.slots, b.key.to
-	var out []*gx.Node
 	for i := range m.Layers {
 		for j, width := range []int{m.KeyDim, m.ValDim} {
-			x := b.input(layerName(i)+[]string{"K", "V"}[j], b.key.typ, b.key.lanes, m.KVHeads, from, width)
+			x := b.input(layerName(i)+[]string{"K", "V"}[j], byLane, b.key.typ, b.key.lanes, m.KVHeads, from, width)
 			if to < from {
 				x = gx.SliceAxis(x, 2, gx.AxisRange(0, to))
 			} else {
 				more := gx.Zeros(b.g, shapes.Make(b.key.typ, b.key.lanes, m.KVHeads, to-from, width))
 				x = gx.Concatenate([]*gx.Node{x, more}, 2)
 			}
-			out = append(out, x)
+			b.output(x, byLane)
 		}
 	}
-	return out
 }
 
 // copyRows copies the slots that two arrays [B, Hkv, S, width] have in common.
@@ -258,12 +256,13 @@ func (k *slots) writeThere(key, value backends.Buffer, at []int32, groups, size 
 		// Without a field all groups of the books hold the same keys.
 		numbers = append(numbers, at[i*groups*size:(i*groups+there)*size]...)
 	}
-	in, err := e.backend.BufferFromFlatData(0, numbers, shapes.Make(dtypes.Int32, m.Blocks, k.lanes, there, size))
+	shape := shapes.Make(dtypes.Int32, m.Blocks, k.lanes, there, size)
+	in, err := e.put(numbers, shape, e.cut(byLayer, shape))
 	if err != nil {
 		return err
 	}
 	defer e.release(in)
-	p := e.program(programKey{kind: writeSlots, lanes: k.lanes, n: size, slots: k.capacity, typ: k.typ}, (*builder).writeGraph)
+	p := e.program(programKey{kind: writeSlots, lanes: k.lanes / e.lanesOver(), n: size, slots: k.capacity, typ: k.typ}, (*builder).writeGraph)
 	out, err := e.run(p, append([]backends.Buffer{key, value, in}, k.buffers()...)...)
 	if err != nil {
 		return err
@@ -280,24 +279,23 @@ func (k *slots) groups() int { return min(k.e.model.KVHeads, max(1, k.e.model.Fi
 //
 // Inputs: K and V of the new tokens, [L, B, Hkv, N, d] and [L, B, Hkv, N, dv]; their
 // slots, [L, B, G, N] int32; K and V of each layer, in the order of chunkGraph.
-func (b *builder) writeGraph() []*gx.Node {
+func (b *builder) writeGraph() {
 	m, lanes, n, s := b.e.model, b.key.lanes, b.key.n, b.key.slots
 	fieldHeads := max(1, m.FieldHeads)
-	key := b.input("K", b.key.typ, m.Blocks, lanes, m.KVHeads, n, m.KeyDim)
-	value := b.input("V", b.key.typ, m.Blocks, lanes, m.KVHeads, n, m.ValDim)
-	at := b.input("slots", dtypes.Int32, m.Blocks, lanes, min(m.KVHeads, fieldHeads), n)
-	var out []*gx.Node
+	key := b.input("K", byLayer, b.key.typ, m.Blocks, lanes, m.KVHeads, n, m.KeyDim)
+	value := b.input("V", byLayer, b.key.typ, m.Blocks, lanes, m.KVHeads, n, m.ValDim)
+	at := b.input("slots", byLayer, dtypes.Int32, m.Blocks, lanes, min(m.KVHeads, fieldHeads), n)
 	for i := range m.Layers {
 		layer := func(x *gx.Node) *gx.Node { return gx.Squeeze(gx.SliceAxis(x, 0, gx.AxisElem(i)), 0) }
 		cache := graph.NewCache(b.g, b.key.typ, lanes, m.KVHeads, fieldHeads, s, m.KeyDim, m.ValDim)
-		cache.Key = b.input(layerName(i)+"K", b.key.typ, lanes, m.KVHeads, s, m.KeyDim)
-		cache.Value = b.input(layerName(i)+"V", b.key.typ, lanes, m.KVHeads, s, m.ValDim)
+		cache.Key = b.input(layerName(i)+"K", byLane, b.key.typ, lanes, m.KVHeads, s, m.KeyDim)
+		cache.Value = b.input(layerName(i)+"V", byLane, b.key.typ, lanes, m.KVHeads, s, m.ValDim)
 		fresh := graph.NewCache(b.g, b.key.typ, lanes, m.KVHeads, fieldHeads, n, m.KeyDim, m.ValDim)
 		fresh.Key, fresh.Value = layer(key), layer(value)
 		next := cache.Write(fresh, layer(at))
-		out = append(out, next.Key, next.Value)
+		b.output(next.Key, byLane)
+		b.output(next.Value, byLane)
 	}
-	return out
 }
 
 // host returns a function that finds K and V of a slot of the first sequence in

@@ -50,7 +50,7 @@ func (e *Engine) upload() error {
 			project = append(project, l.Gate)
 		}
 		small := smallProjections(m, l)
-		if !e.memory.half {
+		if !e.memory.half && e.splitOver() == 1 {
 			project, small = append(project, small...), nil
 		}
 		u.linear(at+nameProject, e.memory.half, m.Hidden, project...)
@@ -104,12 +104,12 @@ type uploader struct {
 	err error
 }
 
-// add makes a weight that fill writes.
-func (u *uploader) add(name string, shape shapes.Shape, fill func(flat any) error) {
+// add makes a weight with the given axes that fill writes.
+func (u *uploader) add(name string, shape shapes.Shape, x axes, fill func(flat any) error) {
 	if u.err != nil {
 		return
 	}
-	a, err := u.e.newArray(shape)
+	a, err := u.e.newArray(shape, x)
 	if err == nil {
 		u.e.weights[name] = a
 		err = fill(a.flat)
@@ -122,34 +122,49 @@ func (u *uploader) add(name string, shape shapes.Shape, fill func(flat any) erro
 	if err != nil {
 		u.err = fmt.Errorf("%s: %w", name, err)
 	}
-	u.e.stats.WeightBytes += int64(shape.Memory())
+	u.e.stats.WeightBytes += int64((&pieces{axis: u.e.cut(x, shape), shape: shape}).each(u.e.splitOver()).Memory())
 }
 
 func (u *uploader) vector(name string, v []float32, dims ...int) {
-	u.add(name, shapes.Make(dtypes.Float32, dims...), func(flat any) error {
+	shape := shapes.Make(dtypes.Float32, dims...)
+	u.add(name, shape, axesOf(name), func(flat any) error {
 		copy(flat.([]float32), v)
 		return nil
 	})
 }
 
 // linear puts projections of in numbers into one matrix, of half precision if half
-// is set and they are not float32.
+// is set and they are not float32. Where devices share the rows, which they do if
+// they can share those of every part, the rows of each device come together.
 func (u *uploader) linear(name string, half bool, in int, parts ...model.Linear) {
 	rows, biased := 0, false
 	for _, p := range parts {
 		rows += outputs(p)
 		biased = biased || p.Bias != nil
 	}
-	u.add(name, shapes.Make(matrixType(half, parts), rows, in), func(flat any) error {
+	shape := shapes.Make(matrixType(half, parts), rows, in)
+	x, shares := axesOf(name), 1
+	if x == byHead {
+		shares = u.e.splitOver()
+	}
+	for _, p := range parts {
+		if outputs(p)%shares != 0 {
+			x, shares = onAll, 1
+		}
+	}
+	u.add(name, shape, x, func(flat any) error {
 		at := 0
-		for _, p := range parts {
-			n := outputs(p) * in
-			if p.Present() {
-				if err := decode(flat, at, n, p.W.Type, p.W.Data); err != nil {
-					return err
+		for share := range shares {
+			for _, p := range parts {
+				n := outputs(p) / shares * in
+				if p.Present() {
+					bytes := sizeOf(p.W.Type, n)
+					if err := decode(flat, at, n, p.W.Type, p.W.Data[share*bytes:(share+1)*bytes]); err != nil {
+						return err
+					}
 				}
+				at += n
 			}
-			at += n
 		}
 		return nil
 	})
@@ -157,13 +172,23 @@ func (u *uploader) linear(name string, half bool, in int, parts ...model.Linear)
 		return
 	}
 	all := make([]float32, 0, rows)
-	for _, p := range parts {
-		all = append(all, p.Bias...)
-		if p.Bias == nil {
-			all = append(all, make([]float32, outputs(p))...)
+	for share := range shares {
+		for _, p := range parts {
+			n := outputs(p) / shares
+			if p.Bias == nil {
+				all = append(all, make([]float32, n)...)
+			} else {
+				all = append(all, p.Bias[share*n:(share+1)*n]...)
+			}
 		}
 	}
-	u.vector(name+bias, all, rows)
+	if x != byHead {
+		x = onAll // devices add up what they have; the bias comes once
+	}
+	u.add(name+bias, shapes.Make(dtypes.Float32, rows), x, func(flat any) error {
+		copy(flat.([]float32), all)
+		return nil
+	})
 }
 
 func outputs(l model.Linear) int {

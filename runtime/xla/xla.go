@@ -40,6 +40,12 @@ import (
 // Options configure an engine.
 type Options struct {
 	Chunk int // tokens fed at a time in prefill, at most 512; 0: 512
+
+	// TensorParallel is the number of devices that the model is split over, each with
+	// a share of the heads, of their cache and of the columns of the matrices.
+	// DataParallel is the number of devices that share the sequences of a batch, each
+	// with the whole model. 0 is 1; one of the two must be 1.
+	TensorParallel, DataParallel int
 }
 
 // DefaultChunk is the number of tokens that prefill feeds at a time.
@@ -51,6 +57,7 @@ type Engine struct {
 	model    *model.Model
 	backend  backends.Backend
 	memory   memory
+	mesh     *mesh // nil: one device
 	chunk    int
 	weights  map[string]*array
 	programs map[programKey]*program
@@ -63,7 +70,7 @@ type Engine struct {
 type Stats struct {
 	Compilations   int
 	CompileSeconds float64
-	WeightBytes    int64 // on the device
+	WeightBytes    int64 // on the device; on each device, of a model that is split
 }
 
 // memory says what is special about a device's.
@@ -81,7 +88,13 @@ func newEngine(m *model.Model, b backends.Backend, mem memory, o Options) (*Engi
 		b.Finalize()
 		return nil, fmt.Errorf("a batch of %d tokens, expected at least 1", o.Chunk)
 	}
+	devices, err := newMesh(m, b, o)
+	if err != nil {
+		b.Finalize()
+		return nil, err
+	}
 	e := &Engine{
+		mesh:  devices,
 		model: m, backend: b, memory: mem, chunk: min(o.Chunk, DefaultChunk),
 		weights: make(map[string]*array), programs: make(map[programKey]*program), bound: make(map[quant.DType][]float32),
 	}
