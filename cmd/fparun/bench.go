@@ -29,6 +29,7 @@ import (
 type benchFlags struct {
 	engineFlags
 	prefill, decode, depths []int
+	parallel                []int
 	repeat                  int
 	text                    string
 	output                  string
@@ -52,11 +53,17 @@ and the next depth is reached by feeding the difference. Only where the depth is
 more than the tokens of a run, depth 0 above all, does each run get a cache of its
 own. "fill" is the speed of that feeding, from the end of the runs before it.
 
+With --parallel 8 eight sequences, of tokens of their own, share every pass over the
+weights: tokens/s is that of all together, and "t/s each" that of one of them. Depths
+and tokens of a run are those of each sequence. (Engines on XLA take one sequence
+after the other here.)
+
 Live keys are those that a key head holds after the last run, least, median and most
 of all heads and layers; "kept" is what the cache holds of the bytes of one that
 drops nothing. "memory" is the largest resident size of the process so far, the
 mapped weights included.`,
 		Example: `  fparun bench -m passkey.gguf -p 512 -n 128 -d 0,4096
+  fparun bench -m passkey.gguf -p 0 --parallel 1,2,4,8,16                what sequences gain by sharing the weights
   fparun bench -m passkey.gguf -f prompt.txt -p 8192,65536 -n 0 -r 1     the speed of whole prompts
   fparun bench -m passkey.gguf -f prompt.txt -p 0 -n 64 -d 1000,65536    one fill of 65,536 tokens in all`,
 		Args: cobra.NoArgs,
@@ -69,6 +76,7 @@ mapped weights included.`,
 	fl.IntSliceVarP(&f.prefill, "n-prompt", "p", []int{512}, "tokens of a prefill; 0: none")
 	fl.IntSliceVarP(&f.decode, "n-gen", "n", []int{128}, "tokens of a decode; 0: none")
 	fl.IntSliceVarP(&f.depths, "depth", "d", []int{0}, "depths, such as 0,4096; they are measured in ascending order")
+	fl.IntSliceVar(&f.parallel, "parallel", []int{1}, "numbers of sequences that are run at the same time, such as 1,2,8")
 	fl.IntVarP(&f.repeat, "repetitions", "r", 5, "runs of each measurement")
 	fl.StringVarP(&f.text, "file", "f", "", "feed the tokens of this text `file`, again and again, in place of random ones; - is stdin")
 	fl.StringVarP(&f.output, "output", "o", "md", "form of the table: md, json")
@@ -78,9 +86,10 @@ mapped weights included.`,
 
 // benchTest is what is measured at each depth.
 type benchTest struct {
-	name   string // pp512, tg128
-	tokens int    // of one run
-	step   int    // tokens of one call of the engine
+	name      string // pp512, tg128
+	sequences int    // at the same time
+	tokens    int    // of one run, for each sequence
+	step      int    // of these, tokens of one call of the engine
 }
 
 // measurement is one line of the table.
@@ -91,13 +100,16 @@ type measurement struct {
 	Text    string    `json:"text,omitempty"` // the file of --file
 	Test    string    `json:"test"`
 	Depth   int       `json:"depth"`
-	Starts  []int     `json:"starts"` // tokens fed before each run
-	Rates   []float64 `json:"tokens_per_second"`
+	Starts  []int     `json:"starts"`            // tokens fed before each run
+	Rates   []float64 `json:"tokens_per_second"` // of all sequences
 	Mean    float64   `json:"mean"`
 	Dev     float64   `json:"stddev"`
 	Fill    fill      `json:"fill"`
 
-	// After the last run.
+	Parallel int     `json:"parallel"` // sequences
+	Each     float64 `json:"mean_each"`
+
+	// After the last run, of all sequences.
 	Kept              float64  `json:"kept"`
 	LiveKeys          liveKeys `json:"live_keys"`
 	BytesLive         int64    `json:"cache_bytes_live"`
@@ -108,7 +120,7 @@ type measurement struct {
 
 // fill is what it took to reach a depth.
 type fill struct {
-	Tokens  int     `json:"tokens"`
+	Tokens  int     `json:"tokens"` // of all sequences
 	Seconds float64 `json:"seconds"`
 	Rate    float64 `json:"tokens_per_second"` // 0 when there was nothing to feed
 }
@@ -127,8 +139,11 @@ func (l liveKeys) String() string {
 	return fmt.Sprintf("%d / %d / %d", l.Least, l.Median, l.Most)
 }
 
-// maxBenchTokens bounds a depth and a run.
-const maxBenchTokens = 1 << 24
+// maxBenchTokens bounds a depth and a run, maxParallel the sequences.
+const (
+	maxBenchTokens = 1 << 24
+	maxParallel    = 1024
+)
 
 // check finds mistakes in the flags and puts the lists in order.
 func (f *benchFlags) check() error {
@@ -153,6 +168,16 @@ func (f *benchFlags) check() error {
 			}
 		}
 	}
+	slices.Sort(f.parallel)
+	f.parallel = slices.Compact(f.parallel)
+	for _, n := range f.parallel {
+		if n < 1 || n > maxParallel {
+			return cli.Usage("--parallel %d, expected 1 to %d sequences", n, maxParallel)
+		}
+	}
+	if len(f.parallel) == 0 {
+		return cli.Usage("--parallel is empty; expected numbers of sequences")
+	}
 	if len(f.tests()) == 0 || len(f.depths) == 0 {
 		return cli.Usage("-p and -n are both 0, or -d is empty: nothing to measure")
 	}
@@ -168,8 +193,10 @@ func (f *benchFlags) tests() []benchTest {
 		step   int
 	}{{"pp", f.prefill, f.batch}, {"tg", f.decode, 1}} {
 		for _, n := range kind.tokens {
-			if n > 0 {
-				out = append(out, benchTest{fmt.Sprint(kind.name, n), n, kind.step})
+			for _, sequences := range f.parallel {
+				if n > 0 {
+					out = append(out, benchTest{fmt.Sprint(kind.name, n), sequences, n, kind.step})
+				}
 			}
 		}
 	}
@@ -201,7 +228,7 @@ func runBench(ctx context.Context, stdin io.Reader, w io.Writer, f *benchFlags) 
 		e.SetIndent("", "  ")
 		return errors.Join(e.Encode(all), err) // what was measured before an interruption is worth having
 	}
-	table, err := newBenchTable(w, b.model(), b.cache())
+	table, err := newBenchTable(w, b.model(), b.cache(), !slices.Equal(f.parallel, []int{1}))
 	if err != nil {
 		return err
 	}
@@ -213,9 +240,9 @@ type bench struct {
 	f        *benchFlags
 	r        *running
 	progress *cli.Progress
-	session  engine.Session
-	text     []int32    // what every session is fed, again and again; empty: random tokens
-	rng      *rand.Rand // of the random tokens
+	parts    []engine.Part // the sequences, all of the same length
+	text     []int32       // what every session is fed, again and again; empty: random tokens
+	rng      *rand.Rand    // of the random tokens
 }
 
 // open opens the model and the text.
@@ -266,7 +293,7 @@ func (b *bench) cache() string {
 func (b *bench) run(ctx context.Context, each func(measurement) error) error {
 	defer b.progress.Done()
 	for _, test := range b.f.tests() {
-		b.session = nil // a line of depths begins anew
+		b.parts = nil // a line of depths begins anew
 		for _, depth := range b.f.depths {
 			m, err := b.measure(ctx, test, depth)
 			if err != nil {
@@ -281,39 +308,55 @@ func (b *bench) run(ctx context.Context, each func(measurement) error) error {
 	return nil
 }
 
-// start begins an empty session. Every session gets the same tokens.
-func (b *bench) start() (err error) {
-	b.session = nil
-	runtime.GC() // the cache of the last one is free before the next one grows
+// start begins so many empty sequences. They get the same tokens at every start.
+func (b *bench) start(sequences int) error {
+	b.parts = nil
+	runtime.GC() // the caches of the last ones are free before the next ones grow
 	b.rng = rand.New(rand.NewPCG(1, 1))
-	b.session, err = b.f.newSession(b.r.engine)
-	return err
+	parts := make([]engine.Part, sequences)
+	for i := range parts {
+		s, err := b.f.newSession(b.r.engine)
+		if err != nil {
+			return err
+		}
+		parts[i] = engine.Part{Session: s, Each: ignore}
+	}
+	b.parts = parts
+	return nil
 }
+
+// length is the number of tokens that each sequence was fed.
+func (b *bench) length() int { return b.parts[0].Session.Len() }
 
 // warmUp touches all weights and code once.
 func (b *bench) warmUp() error {
-	if err := b.start(); err != nil {
+	if err := b.start(1); err != nil {
 		return err
 	}
 	for _, n := range []int{min(b.f.batch, 64), 1} {
-		if err := b.session.Feed(b.tokens(n), nil, ignore); err != nil {
+		if err := b.parts[0].Session.Feed(b.tokens(n)[0], nil, ignore); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tokens are the next n tokens for the session.
-func (b *bench) tokens(n int) []int32 {
-	ids := make([]int32, n)
-	for i := range ids {
-		if len(b.text) > 0 {
-			ids[i] = b.text[(b.session.Len()+i)%len(b.text)]
-		} else {
-			ids[i] = int32(b.rng.IntN(b.r.model.VocabSize))
+// tokens are the next n tokens for each sequence. Of a text each begins at a place of
+// its own, the first one at the start.
+func (b *bench) tokens(n int) [][]int32 {
+	all := make([][]int32, len(b.parts))
+	for i := range all {
+		ids := make([]int32, n)
+		for t := range ids {
+			if len(b.text) > 0 {
+				ids[t] = b.text[(b.length()+t+i*len(b.text)/len(all))%len(b.text)]
+			} else {
+				ids[t] = int32(b.rng.IntN(b.r.model.VocabSize))
+			}
 		}
+		all[i] = ids
 	}
-	return ids
+	return all
 }
 
 func ignore(int, []float32) error { return nil }
@@ -325,45 +368,56 @@ func none(int) bool { return false }
 func (b *bench) measure(ctx context.Context, test benchTest, depth int) (measurement, error) {
 	m := measurement{
 		Model: b.model(), Threads: b.r.engine.Threads(), Cache: b.cache(),
-		Text: b.f.text, Test: test.name, Depth: depth,
+		Text: b.f.text, Test: test.name, Depth: depth, Parallel: test.sequences,
 	}
 	anew := depth <= test.tokens // filling costs less than the runs themselves
 	for i := range b.f.repeat {
-		if b.session == nil || i == 0 && b.session.Len() > depth || i > 0 && anew {
-			if err := b.start(); err != nil {
+		if b.parts == nil || i == 0 && b.length() > depth || i > 0 && anew {
+			if err := b.start(test.sequences); err != nil {
 				return m, err
 			}
 		}
-		if missing := depth - b.session.Len(); missing > 0 {
+		if missing := depth - b.length(); missing > 0 {
 			took, err := b.feed(ctx, fmt.Sprintf("fill to %d", depth), missing, b.f.batch, false)
 			if err != nil {
 				return m, err
 			}
-			m.Fill.Tokens += missing
+			m.Fill.Tokens += missing * test.sequences
 			m.Fill.Seconds += took.Seconds()
 		}
-		m.Starts = append(m.Starts, b.session.Len())
-		stage := fmt.Sprintf("%s at %d, run %d of %d", test.name, b.session.Len(), i+1, b.f.repeat)
+		m.Starts = append(m.Starts, b.length())
+		stage := fmt.Sprintf("%s at %d, run %d of %d", test.name, b.length(), i+1, b.f.repeat)
+		if test.sequences > 1 {
+			stage = fmt.Sprintf("%d x %s", test.sequences, stage)
+		}
 		took, err := b.feed(ctx, stage, test.tokens, test.step, true)
 		if err != nil {
 			return m, err
 		}
-		m.Rates = append(m.Rates, float64(test.tokens)/took.Seconds())
+		m.Rates = append(m.Rates, float64(test.tokens*test.sequences)/took.Seconds())
 	}
 	m.Mean, m.Dev = meanDev(m.Rates)
+	m.Each = m.Mean / float64(test.sequences)
 	if m.Fill.Tokens > 0 {
 		m.Fill.Rate = float64(m.Fill.Tokens) / m.Fill.Seconds
 	}
-	s := b.session.CacheStats()
-	m.Kept, m.BytesLive, m.BytesPeak, m.BytesUncompressed = s.Kept, s.BytesLive, s.BytesPeak, s.BytesUncompressed
-	m.LiveKeys = liveSpread(s.Live)
+	var live [][]int
+	for _, p := range b.parts {
+		s := p.Session.CacheStats()
+		m.Kept += s.Kept / float64(len(b.parts))
+		m.BytesLive += s.BytesLive
+		m.BytesPeak += s.BytesPeak
+		m.BytesUncompressed += s.BytesUncompressed
+		live = append(live, s.Live...)
+	}
+	m.LiveKeys = liveSpread(live)
 	m.MemoryPeak = peakMemory()
 	return m, nil
 }
 
-// feed feeds n tokens, step at a time, and says how long it took. With
-// logits set each decoded token's logits are computed, and those of the last token
-// of a prefill.
+// feed feeds n tokens to each sequence, step at a time, and says how long it took.
+// With logits set each decoded token's logits are computed, and those of the last
+// token of a prefill.
 func (b *bench) feed(ctx context.Context, stage string, n, step int, logits bool) (time.Duration, error) {
 	ids := b.tokens(n)
 	start := time.Now()
@@ -376,7 +430,10 @@ func (b *bench) feed(ctx context.Context, stage string, n, step int, logits bool
 		if logits && (step == 1 || fed+k == n) {
 			want = nil
 		}
-		if err := b.session.Feed(ids[fed:fed+k], want, ignore); err != nil {
+		for i := range b.parts {
+			b.parts[i].IDs, b.parts[i].Want = ids[i][fed:fed+k], want
+		}
+		if err := engine.FeedBatch(b.r.engine, b.parts); err != nil {
 			return 0, err
 		}
 		fed += k
@@ -426,37 +483,53 @@ func meanDev(x []float64) (mean, dev float64) {
 	return mean, math.Sqrt(dev)
 }
 
-// benchColumns are the columns of the table with their widths, in characters.
-var benchColumns = []struct {
+// benchColumn is a column of the table with its width, in characters.
+type benchColumn struct {
 	name   string
 	width  int
 	number bool // aligned to the right
-}{
-	{"model", 5, false}, {"threads", 7, true}, {"cache", 11, false}, {"test", 7, false}, {"depth", 6, true},
-	{"tokens/s", 15, true}, {"fill t/s", 8, true}, {"live keys a head", 18, true}, {"kept", 8, true},
-	{"cache size", 10, true}, {"memory", 7, true},
+	cell   func(m *measurement) string
+}
+
+// benchColumns are the columns of the table for a model and a cache of these names;
+// the number of sequences is told where it is not always one.
+func benchColumns(model, cache string, parallel bool) []benchColumn {
+	orDash := func(known bool, s string) string {
+		if !known {
+			return "-"
+		}
+		return s
+	}
+	all := []benchColumn{
+		{"model", max(5, utf8.RuneCountInString(model)), false, func(m *measurement) string { return m.Model }},
+		{"threads", 7, true, func(m *measurement) string { return strconv.Itoa(m.Threads) }},
+		{"cache", max(11, utf8.RuneCountInString(cache)), false, func(m *measurement) string { return m.Cache }},
+		{"test", 7, false, func(m *measurement) string { return m.Test }},
+		{"depth", 6, true, func(m *measurement) string { return strconv.Itoa(m.Depth) }},
+		{"parallel", 8, true, func(m *measurement) string { return strconv.Itoa(m.Parallel) }},
+		{"tokens/s", 15, true, func(m *measurement) string { return fmt.Sprintf("%.1f ± %.1f", m.Mean, m.Dev) }},
+		{"t/s each", 8, true, func(m *measurement) string { return fmt.Sprintf("%.1f", m.Each) }},
+		{"fill t/s", 8, true, func(m *measurement) string { return orDash(m.Fill.Tokens > 0, fmt.Sprintf("%.1f", m.Fill.Rate)) }},
+		{"live keys a head", 18, true, func(m *measurement) string { return m.LiveKeys.String() }},
+		{"kept", 8, true, func(m *measurement) string { return fmt.Sprintf("%.2f %%", 100*m.Kept) }},
+		{"cache size", 10, true, func(m *measurement) string { return cli.Bytes(m.BytesLive) }},
+		{"memory", 7, true, func(m *measurement) string { return orDash(m.MemoryPeak > 0, cli.Bytes(m.MemoryPeak)) }},
+	}
+	return slices.DeleteFunc(all, func(c benchColumn) bool { return !parallel && (c.name == "parallel" || c.name == "t/s each") })
 }
 
 // benchTable prints the table a line at a time; it reads well as it is, too.
 type benchTable struct {
-	w      io.Writer
-	widths []int
+	w       io.Writer
+	columns []benchColumn
 }
 
-// newBenchTable prints the head of a table for a model and a cache of these names.
-func newBenchTable(w io.Writer, model, cache string) (*benchTable, error) {
-	t := &benchTable{w: w}
-	names, rules := make([]string, len(benchColumns)), make([]string, len(benchColumns))
-	for i, c := range benchColumns {
-		width := c.width
-		switch i {
-		case 0:
-			width = max(width, utf8.RuneCountInString(model))
-		case 2:
-			width = max(width, utf8.RuneCountInString(cache))
-		}
-		t.widths = append(t.widths, width)
-		names[i], rules[i] = c.name, strings.Repeat("-", width)
+// newBenchTable prints the head of a table; see benchColumns.
+func newBenchTable(w io.Writer, model, cache string, parallel bool) (*benchTable, error) {
+	t := &benchTable{w, benchColumns(model, cache, parallel)}
+	names, rules := make([]string, len(t.columns)), make([]string, len(t.columns))
+	for i, c := range t.columns {
+		names[i], rules[i] = c.name, strings.Repeat("-", c.width)
 		if c.number {
 			rules[i] = rules[i][1:] + ":"
 		}
@@ -469,25 +542,18 @@ func newBenchTable(w io.Writer, model, cache string) (*benchTable, error) {
 
 // line prints a measurement.
 func (t *benchTable) line(m measurement) error {
-	orDash := func(known bool, s string) string {
-		if !known {
-			return "-"
-		}
-		return s
+	cells := make([]string, len(t.columns))
+	for i, c := range t.columns {
+		cells[i] = c.cell(&m)
 	}
-	return t.row([]string{
-		m.Model, strconv.Itoa(m.Threads), m.Cache, m.Test, strconv.Itoa(m.Depth),
-		fmt.Sprintf("%.1f ± %.1f", m.Mean, m.Dev), orDash(m.Fill.Tokens > 0, fmt.Sprintf("%.1f", m.Fill.Rate)),
-		m.LiveKeys.String(), fmt.Sprintf("%.2f %%", 100*m.Kept), cli.Bytes(m.BytesLive),
-		orDash(m.MemoryPeak > 0, cli.Bytes(m.MemoryPeak)),
-	})
+	return t.row(cells)
 }
 
 func (t *benchTable) row(cells []string) error {
 	var b strings.Builder
 	for i, cell := range cells {
-		width := t.widths[i]
-		if !benchColumns[i].number {
+		width := t.columns[i].width
+		if !t.columns[i].number {
 			width = -width
 		}
 		fmt.Fprintf(&b, "| %*s ", width, cell)

@@ -111,8 +111,8 @@ func TestBenchTable(t *testing.T) {
 		t.Fatalf("%s", out)
 	}
 	for _, line := range lines {
-		if n := strings.Count(line, "|"); n != len(benchColumns)+1 || !strings.HasPrefix(line, "|") || !strings.HasSuffix(line, "|") {
-			t.Errorf("%q has %d bars, expected %d", line, n, len(benchColumns)+1)
+		if n := strings.Count(line, "|"); n != 12 || !strings.HasPrefix(line, "|") || !strings.HasSuffix(line, "|") {
+			t.Errorf("%q has %d bars, expected 12", line, n)
 		}
 	}
 	cells := strings.Split(lines[5], "|")
@@ -132,12 +132,44 @@ func TestBenchTable(t *testing.T) {
 	}
 }
 
+// TestBenchParallel measures several sequences at a time.
+func TestBenchParallel(t *testing.T) {
+	list := benchJSON(t, "-p", "20", "-n", "4", "-d", "0,30", "-r", "1", "--parallel", "3,1", "--cache", "off", "-b", "8")
+	want := []struct {
+		test                        string
+		parallel, depth, fill, keys int
+	}{
+		{"pp20", 1, 0, 0, 20}, {"pp20", 1, 30, 10, 50}, {"pp20", 3, 0, 0, 20}, {"pp20", 3, 30, 30, 50},
+		{"tg4", 1, 0, 0, 4}, {"tg4", 1, 30, 26, 34}, {"tg4", 3, 0, 0, 4}, {"tg4", 3, 30, 78, 34},
+	}
+	if len(list) != len(want) {
+		t.Fatalf("%d lines, expected %d", len(list), len(want))
+	}
+	for i, w := range want {
+		m := list[i]
+		if m.Test != w.test || m.Parallel != w.parallel || m.Depth != w.depth || m.Fill.Tokens != w.fill || m.LiveKeys != (liveKeys{w.keys, w.keys, w.keys}) {
+			t.Errorf("line %d is %+v, expected %+v", i, m, w)
+		}
+		if one := list[i-i%4+i%2]; m.BytesLive != int64(m.Parallel)*one.BytesLive || m.Kept < 0.999 || m.Kept > 1.001 {
+			t.Errorf("line %d: %d sequences hold %d bytes and keep %g, one holds %d", i, m.Parallel, m.BytesLive, m.Kept, one.BytesLive)
+		}
+		if d := m.Each*float64(m.Parallel)/m.Mean - 1; !(d > -1e-9 && d < 1e-9) {
+			t.Errorf("line %d: %g tokens a second, %g each", i, m.Mean, m.Each)
+		}
+	}
+	out, _ := mustRun(t, "bench", "-m", passkey, "-p", "0", "-n", "3", "-r", "1", "--parallel", "2")
+	lines := strings.Split(out, "\n")
+	if !strings.Contains(lines[0], "| parallel |") || !strings.Contains(lines[0], "| t/s each |") || !strings.Contains(lines[2], "|        2 |") {
+		t.Errorf("%s", out)
+	}
+}
+
 // TestBenchInterrupted: what was measured before an interruption is printed.
 func TestBenchInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &benchFlags{
 		engineFlags: engineFlags{model: passkey, batch: 64, threads: 1, backend: "cpu", mode: "exact", typ: "f16"},
-		prefill:     []int{16}, depths: []int{0, 64}, repeat: 1,
+		prefill:     []int{16}, depths: []int{0, 64}, parallel: []int{1}, repeat: 1,
 	}
 	var out bytes.Buffer
 	w := writerFunc(func(b []byte) (int, error) {
@@ -172,6 +204,7 @@ func TestBenchRefusals(t *testing.T) {
 		{"-1 tokens", []string{"-d", "-1"}},
 		{"99999999 tokens", []string{"-p", "99999999"}},
 		{"--output", []string{"-o", "xml"}},
+		{"--parallel 0", []string{"--parallel", "1,0"}},
 		{"--batch", []string{"-b", "0"}},
 		{"--cache-audit", []string{"--cache-audit"}},
 		{"depth", []string{"-d", "1,x"}},
