@@ -39,7 +39,7 @@ func (f *engineFlags) newEngine(m *model.Model) (engine.Engine, error) {
 		}
 		return e, nil
 	}
-	o := xla.Options{Chunk: f.batch}
+	o := xla.Options{Chunk: f.batch, TensorParallel: f.tensorParallel}
 	switch {
 	case f.backend == backendGo:
 		return asEngine(xla.NewGo(m, o))
@@ -55,8 +55,14 @@ func (f *engineFlags) newEngine(m *model.Model) (engine.Engine, error) {
 			if err == nil {
 				return e, nil
 			}
+			if f.tensorParallel > 1 {
+				return nil, err
+			}
 			fmt.Fprintf(os.Stderr, "fparun: the GPU is not used: %v\n", err)
 		}
+	}
+	if f.tensorParallel > 1 {
+		return nil, fmt.Errorf("--tensor-parallel %d needs GPUs and an XLA plugin for them (fparun backends lists what there is), or --backend xla:cpu", f.tensorParallel)
 	}
 	return cpu.New(m, cpu.Options{Threads: f.threads, Chunk: f.batch, NoRepack: f.noRepack})
 }

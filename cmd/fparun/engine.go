@@ -33,6 +33,8 @@ type engineFlags struct {
 	audit   bool
 
 	noRepack bool
+
+	tensorParallel int
 }
 
 // add declares the flags; mode and typ are the defaults of the cache's.
@@ -42,6 +44,7 @@ func (f *engineFlags) add(fl *pflag.FlagSet, mode cache.Mode, typ string) {
 	fl.IntVarP(&f.batch, "batch", "b", cpu.DefaultChunk, "tokens of the prompt that are run at a time")
 	fl.BoolVar(&f.noRepack, "no-repack", false, "leave quantised weights as they lie in the file instead of copying them, at load, to\nan order that is read faster (less work at load, slower; cpu only)")
 	fl.StringVar(&f.backend, "backend", backendAuto, "engine: cpu (this program's own), xla:cpu or xla:cuda (XLA by a plugin, see fparun\nbackends), go (the same graph without one, slow, to check it), auto (xla:cuda\nwhere there is a GPU and its plugin, else cpu)")
+	fl.IntVar(&f.tensorParallel, "tensor-parallel", 1, "split the model over `N` devices of an xla backend, each with a share of the heads,\nof their cache and of the matrices")
 	fl.StringVar(&f.mode, "cache", string(mode), "which keys the cache drops: off (none), exact (those that cannot change the\noutput by more than float32 rounding), bounded (those whose weight stays within\n--cache-eps), measured (the same for the logits seen so far: no promise),\nbudget (the most penalised, to stay within --cache-keep)")
 	fl.Float64Var(&f.eps, "cache-eps", 1e-3, "weight that --cache bounded and measured may remove in total, for each head and query")
 	fl.StringVar(&f.keep, "cache-keep", "", "size for --cache budget: a `share` of the uncompressed cache (0.25, 25%), or bytes (64M);\na head always keeps 16 keys")
@@ -118,6 +121,12 @@ func (f *engineFlags) check() error {
 	}
 	if f.threads < 0 || f.threads > 1024 {
 		return cli.Usage("--threads is %d, expected 1 to 1024", f.threads)
+	}
+	if f.tensorParallel < 1 {
+		return cli.Usage("--tensor-parallel is %d, expected at least 1", f.tensorParallel)
+	}
+	if f.tensorParallel > 1 && (f.backend == backendCPU || f.backend == backendGo) {
+		return cli.Usage("--tensor-parallel is of use with --backend xla:cuda or xla:cpu alone, this is --backend %s", f.backend)
 	}
 	if f.batch < 1 || f.batch > 1<<16 {
 		return cli.Usage("--batch is %d, expected 1 to %d", f.batch, 1<<16)

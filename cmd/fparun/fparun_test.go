@@ -220,6 +220,8 @@ func TestUsage(t *testing.T) {
 		{2, "--cache", []string{"-m", m, "-p", "x", "--cache", "bounded", "--cache-eps", "0"}},
 		{2, "--cache-type", []string{"-m", m, "-p", "x", "--cache-type", "q4"}},
 		{2, "--backend", []string{"-m", m, "-p", "x", "--backend", "tpu"}},
+		{2, "xla:cuda", []string{"-m", m, "-p", "x", "--backend", "cpu", "--tensor-parallel", "2"}},
+		{2, "at least 1", []string{"-m", m, "-p", "x", "--backend", "xla:cpu", "--tensor-parallel-size", "0"}},
 		{2, "--threads", []string{"-m", m, "-p", "x", "-t", "-1"}},
 		{2, "--batch", []string{"-m", m, "-p", "x", "-b", "0"}},
 		{2, "unknown", []string{"-m", m, "-p", "x", "--tempp", "1"}},
