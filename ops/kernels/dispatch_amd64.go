@@ -15,9 +15,10 @@ import (
 const (
 	avx2 level = iota + 1
 	avx512
+	amx // bfloat16 tiles, for MatMul of many vectors
 )
 
-var levelNames = [...]string{"generic", "avx2", "avx512"}
+var levelNames = [...]string{"generic", "avx2", "avx512", "amx"}
 
 // current is the level in use. Tests change it.
 var current = parseLevel(os.Getenv("FPA_CPU"), detect())
@@ -29,11 +30,12 @@ func detect() level {
 	switch {
 	case !(x.HasAVX2 && x.HasFMA && x.HasF16C):
 		return generic
-	case x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL:
-		return avx512
-	default:
+	case !(x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL):
 		return avx2
+	case !hasTiles():
+		return avx512
 	}
+	return amx
 }
 
 // The assembly takes addresses and counts. It is never called for nothing at
@@ -307,7 +309,12 @@ func rowsF32(y *float32, w unsafe.Pointer, stride int, x []float32, rows int, sc
 }
 
 // formsFor is what MatMul of the matrix and n vectors reads beside the vectors.
-func formsFor(Matrix, int) forms { return 0 }
+func formsFor(_ Matrix, n int) forms {
+	if current == amx && n >= ManyVectors {
+		return formLimbs
+	}
+	return 0
+}
 
 func matMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
 	switch {
@@ -315,6 +322,8 @@ func matMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
 		matMulGo(y, ldy, w, in, r0, r1, s)
 	case in.n <= FewVectors:
 		matMulFew(y, ldy, w, in, r0, r1, s)
+	case in.forms&formLimbs != 0:
+		matMulTiles(y, ldy, w, in, r0, r1, s)
 	default:
 		matMulTiled(y, ldy, w, in, r0, r1, s)
 	}

@@ -32,6 +32,9 @@ func penalise(s, low, level []float32, field, slope float32) float32 {
 
 func formsFor(Matrix, int) forms { return 0 }
 
+func (in *Input) growLimbs()            {}
+func (in *Input) splitVectors(int, int) {}
+
 func matMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
 	matMulGo(y, ldy, w, in, r0, r1, s)
 }

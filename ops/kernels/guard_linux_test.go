@@ -87,7 +87,7 @@ func TestFence(t *testing.T) {
 						continue
 					}
 					w := Matrix{Type: d, Rows: rows, Cols: n, Data: fenced(t, rows*n/d.BlockLen()*d.BlockBytes())}
-					for _, vectors := range []int{1, 2, 4, 7} {
+					for _, vectors := range []int{1, 2, 4, 7, 35} {
 						xs, ys := fencedOf[float32](t, vectors*n), fencedOf[float32](t, vectors*rows)
 						matMulOf(ys, rows, w, xs, n, vectors, 0, rows, &s)
 					}

@@ -19,13 +19,17 @@ type Input struct {
 	n, cols int
 	forms   forms // those that Prepare fills
 
-	sums []float32 // see sumBlocks
+	sums  []float32 // see sumBlocks
+	limbs []byte    // see splitVectors
 }
 
 // forms is a set of derived forms of vectors.
 type forms uint8
 
-const formSums forms = 1 << iota
+const (
+	formSums  forms = 1 << iota
+	formLimbs       // for the matrix unit
+)
 
 // PrepareStep is the number of vectors that Prepare works on at a time.
 const PrepareStep = 32
@@ -51,6 +55,9 @@ func (in *Input) Need(w Matrix) {
 			in.sums = in.sums[:need]
 		}
 	}
+	if in.forms&formLimbs != 0 {
+		in.growLimbs()
+	}
 }
 
 // formsFor is what MatMul of the matrix reads beside the vectors.
@@ -70,6 +77,9 @@ func (in *Input) Derives() bool { return in.forms != 0 }
 func (in *Input) Prepare(t0, t1 int) {
 	if in.forms&formSums != 0 {
 		in.sumBlocks(t0, t1)
+	}
+	if in.forms&formLimbs != 0 {
+		in.splitVectors(t0, t1)
 	}
 }
 

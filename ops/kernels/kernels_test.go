@@ -574,8 +574,8 @@ func TestMatMul(t *testing.T) {
 			for _, cols := range test.cols {
 				for _, rows := range []int{1, 3, 4, 5, 9, 70} {
 					w, values := matrix(t, r, test.d, rows, cols)
-					for _, n := range []int{1, 2, 3, 4, 5, 6, 7, 11, 13} {
-						if rows == 70 && n > 7 {
+					for _, n := range []int{1, 2, 3, 4, 5, 6, 7, 11, 13, 32, 33, 70} {
+						if rows == 70 && n > 7 && n != 33 {
 							continue
 						}
 						what := fmt.Sprintf("%s %dx%d, %d vectors", test.d, rows, cols, n)
@@ -623,31 +623,56 @@ func TestMatMul(t *testing.T) {
 	})
 }
 
-// TestMatMulAlone: a vector gives the same bits whatever stands beside it.
+// TestMatMulAlone: a vector gives the same bits whatever stands beside it, while
+// their number stays few, some or many.
 func TestMatMulAlone(t *testing.T) {
 	eachLevel(t, func(t *testing.T) {
 		r := newRand()
 		var s Scratch
-		const rows, cols, n = 9, 100, 23
+		const rows, cols, n = 9, 100, 99
 		w, _ := matrix(t, r, quant.F16, rows, cols)
 		x := normals(r, n*cols)
 		all, some := make([]float32, n*rows), make([]float32, n*rows)
-		matMulOf(all, rows, w, x, cols, n, 0, rows, &s)
-		for from := 0; from+FewVectors+1 <= n; from++ {
-			matMulOf(some, rows, w, x[from*cols:], cols, FewVectors+1, 0, rows, &s)
-			for i := range (FewVectors + 1) * rows {
-				if some[i] != all[from*rows+i] {
-					t.Fatalf("vector %d alone differs", from+i/rows)
+		for _, number := range []struct{ some, all int }{{1, FewVectors}, {FewVectors + 1, 23}, {ManyVectors, n}} {
+			matMulOf(all, rows, w, x, cols, number.all, 0, rows, &s)
+			for from := 0; from+number.some <= number.all; from++ {
+				matMulOf(some, rows, w, x[from*cols:], cols, number.some, 0, rows, &s)
+				for i := range number.some * rows {
+					if some[i] != all[from*rows+i] {
+						t.Fatalf("vector %d of %d differs among %d", from+i/rows, number.all, number.some)
+					}
 				}
 			}
 		}
-		matMulOf(all, rows, w, x, cols, FewVectors, 0, rows, &s)
-		for v := range FewVectors {
-			matMulOf(some, rows, w, x[v*cols:], cols, 1, 0, rows, &s)
-			for i := range rows {
-				if some[i] != all[v*rows+i] {
-					t.Fatalf("vector %d alone differs", v)
-				}
+	})
+}
+
+// TestMatMulUnprepared: a matrix that the input does not fit, or was not prepared
+// for, is refused rather than multiplied wrongly.
+func TestMatMulUnprepared(t *testing.T) {
+	eachLevel(t, func(t *testing.T) {
+		refused := func(w Matrix, in *Input) (refused bool) {
+			defer func() { refused = recover() != nil }()
+			MatMul(make([]float32, in.n*w.Rows), w.Rows, w, in, 0, w.Rows, new(Scratch))
+			return
+		}
+		r := newRand()
+		const cols = 64
+		w, _ := matrix(t, r, quant.F16, 4, cols)
+		narrow, _ := matrix(t, r, quant.F16, 4, cols/2)
+		for _, n := range []int{1, FewVectors + 1, ManyVectors} {
+			var in Input
+			in.Set(normals(r, n*cols), cols, n, cols)
+			if got := refused(w, &in); got != (formsFor(w, n) != 0) {
+				t.Errorf("%d vectors without Need: refused is %v", n, got)
+			}
+			in.Need(w)
+			if in.Derives() != (formsFor(w, n) != 0) {
+				t.Errorf("%d vectors: Derives is %v", n, in.Derives())
+			}
+			in.Prepare(0, n)
+			if refused(w, &in) || !refused(narrow, &in) {
+				t.Errorf("%d vectors: refused %v, and %v for a matrix of other columns", n, refused(w, &in), refused(narrow, &in))
 			}
 		}
 	})
@@ -658,14 +683,14 @@ func TestMatMulReadsOnlyItsRows(t *testing.T) {
 		// The column beyond the last is a NaN in every row and vector.
 		var s Scratch
 		r := newRand()
-		const rows, cols, n = 5, 27, 8
+		const rows, cols, n = 5, 27, 40
 		w, values := matrix(t, r, quant.F32, rows, cols)
 		x := normals(r, n*(cols+1))
 		for v := range n {
 			x[v*(cols+1)+cols] = nan
 		}
 		y := make([]float32, n*rows)
-		for _, k := range []int{1, n} {
+		for _, k := range []int{1, 8, n} {
 			matMulOf(y, rows, w, x, cols+1, k, 0, rows, &s)
 			for i := range k * rows {
 				want, size := dot64(values[i%rows*cols:(i%rows+1)*cols], x[i/rows*(cols+1):])
@@ -698,7 +723,7 @@ func TestNoAllocation(t *testing.T) {
 		r := newRand()
 		var s Scratch
 		var in Input
-		x, y, k, k8 := normals(r, 8*64), normals(r, 8*64), halves(normals(r, 64*64)), signed(r, 8*64)
+		x, y, k, k8 := normals(r, 40*64), normals(r, 40*64), halves(normals(r, 64*64)), signed(r, 40*64)
 		var ws []Matrix
 		for _, d := range []quant.DType{quant.F32, quant.F16, quant.Q8_0, quant.Q4_0} {
 			w, _ := matrix(t, r, d, 10, 64)
@@ -706,7 +731,7 @@ func TestNoAllocation(t *testing.T) {
 		}
 		allocations := testing.AllocsPerRun(3, func() {
 			for _, w := range ws {
-				for _, n := range []int{1, 8} {
+				for _, n := range []int{1, 8, 40} {
 					in.Set(x, 64, n, 64)
 					in.Need(w)
 					in.Prepare(0, n)

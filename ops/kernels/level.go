@@ -21,7 +21,7 @@ func parseLevel(name string, best level) level {
 	return best
 }
 
-// Level names the instruction set in use: generic, avx2, avx512 or neon. It is
+// Level names the instruction set in use: generic, avx2, avx512, amx or neon. It is
 // the best that processor and operating system support, or the lesser one that
 // the environment variable FPA_CPU names.
 func Level() string { return current.String() }

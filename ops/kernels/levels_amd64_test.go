@@ -27,7 +27,7 @@ func TestParseLevel(t *testing.T) {
 		best level
 		want level
 	}{
-		{"", avx512, avx512}, {"", generic, generic}, {"generic", avx512, generic},
+		{"", avx512, avx512}, {"", amx, amx}, {"amx", amx, amx}, {"avx512", amx, avx512}, {"", generic, generic}, {"generic", avx512, generic},
 		{"avx2", avx512, avx2}, {"avx512", avx2, avx2}, {"avx2", generic, generic}, {"neon", avx2, avx2},
 	} {
 		if got := parseLevel(test.name, test.best); got != test.want {

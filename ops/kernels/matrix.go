@@ -64,10 +64,11 @@ func (s *Scratch) floats(n int) []float32 {
 //
 //	y[t*ldy+r] = sum over c of w[r,c] * vector t[c]    0 <= t < n, r0 <= r < r1
 //
-// One vector is decoding, many are prefill; both compute in float32. An element
-// of y depends on its row, its vector, and on whether n is at most
-// [FewVectors], not on r0, r1 or its neighbours; of a packed matrix it does not
-// depend on n either, and r0 and r1 are best multiples of 16. The matrix must pass Check, and
+// One vector is decoding, many are prefill; both compute in float32, or as exactly.
+// An element of y depends on its row, its vector, and on whether n is at most
+// [FewVectors] or at least [ManyVectors], not on r0, r1 or its neighbours; below
+// ManyVectors that of a packed matrix does not depend on n, and r0 and r1 are best
+// multiples of 16. The matrix must pass Check, and
 // the input have as many elements a vector as it has columns, and be prepared for
 // it; see [Input].
 func MatMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
@@ -103,6 +104,10 @@ func MatMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
 // FewVectors is the largest n for which MatMul multiplies row by row instead of
 // in tiles.
 const FewVectors = 3
+
+// ManyVectors is the least n for which MatMul uses the processor's matrix unit,
+// where it has one.
+const ManyVectors = 32
 
 // decodeRows widens cols elements of m rows from row r and column c on, a row every
 // stride elements of dst, which has room for whole rows (m*stride). A packed

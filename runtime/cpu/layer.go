@@ -120,10 +120,10 @@ func (p *pass) project(n int, before func(p *pass, row int), x []float32, cols i
 			rows += j.times.W.Rows
 		}
 		work += n * rows * cols
-		j.step = p.e.rowsPerTask(rows)
-		if j.up != nil {
-			j.step = (j.step/2 + 15) &^ 15
+		if j.up != nil { // a task computes the rows of both
+			rows /= 2
 		}
+		j.step = p.e.rowsPerTask(rows, n)
 		j.tasks = (j.l.W.Rows + j.step - 1) / j.step
 		tasks += j.tasks
 	}
@@ -180,11 +180,15 @@ func (p *pass) multiply(y []float32, l model.Linear, lo, hi, worker int) {
 // rowsPerTask is the number of rows of a matrix that a worker takes at a time: so
 // many that memory is read in long runs, and so few that a thread which is slower
 // than the others, or was interrupted, does not keep them waiting long. It is a
-// multiple of what kernels work on at a time.
-func (e *Engine) rowsPerTask(rows int) int {
+// multiple of what kernels work on at a time with n vectors.
+func (e *Engine) rowsPerTask(rows, n int) int {
 	const tasksPerThread = 4
-	n := (rows + tasksPerThread*e.Threads() - 1) / (tasksPerThread * e.Threads())
-	return max(32, (n+15)&^15)
+	grain := 16
+	if n >= kernels.ManyVectors {
+		grain = 32
+	}
+	step := (rows + tasksPerThread*e.Threads() - 1) / (tasksPerThread * e.Threads())
+	return max(32, (step+grain-1)/grain*grain)
 }
 
 // smallWork is the number of multiplications below which one thread does it all,

@@ -25,7 +25,7 @@ import (
 )
 
 func main() {
-	pkg := flag.String("for", "kernels", "what to generate: kernels, packed (both of package kernels) or quant")
+	pkg := flag.String("for", "kernels", "what to generate: kernels, packed, limbs (all of package kernels) or quant")
 	flag.Parse()
 	switch *pkg {
 	case "kernels":
@@ -60,6 +60,8 @@ func main() {
 			avx512.widenPacked(p)
 		}
 		avx512.turnBytes()
+	case "limbs":
+		avx512.limbs()
 	case "quant":
 		defineByteOrder()
 		defineLaneOrder()

@@ -1,0 +1,211 @@
+#include "textflag.h"
+
+// The matrix unit (AMX). Go's assembler does not know its instructions, so they
+// are spelt out, as GNU as does:
+//
+//	ldtilecfg (%rax)                        c4 e2 78 49 00
+//	tilerelease                             c4 e2 78 49 c0
+//	tilezero %tmm3                          c4 e2 7b 49 d8
+//	tileloadd 0x1000(%rdx,%rcx,1), %tmm4    c4 e2 7b 4b a4 0a 00 10 00 00
+//	tilestored %tmm2, 0x1000(%rdi,%rcx,1)   c4 e2 7a 4b 94 0f 00 10 00 00
+//	tdpbf16ps %tmm7, %tmm5, %tmm3           c4 e2 42 5c dd
+//
+// TestAMXEncodings compares the macros with this table. base and index are register
+// numbers: AX 0, CX 1, DX 2, BX 3, SI 6, DI 7.
+
+#define TILECONFIG_AX \
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x78; BYTE $0x49; BYTE $0x00
+
+#define TILERELEASE \
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x78; BYTE $0x49; BYTE $0xc0
+
+#define TILEZERO(t) \
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x49; BYTE $(0xc0 | (t)<<3)
+
+// Tile t is read from, or written to, rows index bytes apart from base+disp on.
+#define TILELOAD(t, disp, base, index) \
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $(0x84 | (t)<<3); BYTE $((index)<<3 | (base)); LONG $(disp)
+
+#define TILESTORE(t, disp, base, index) \
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x7a; BYTE $0x4b; BYTE $(0x84 | (t)<<3); BYTE $((index)<<3 | (base)); LONG $(disp)
+
+// c += a b, of pairs of bfloat16 numbers: TDPBF16PS.
+#define TILEDOT(c, a, b) \
+	BYTE $0xc4; BYTE $0xe2; BYTE $(0x02 | (15-(b))<<3); BYTE $0x5c; BYTE $(0xc0 | (c)<<3 | (a))
+
+// Palette 1, eight tiles of 16 rows of 64 bytes.
+DATA tiles<>+0(SB)/8, $1
+DATA tiles<>+8(SB)/8, $0
+DATA tiles<>+16(SB)/8, $0x0040004000400040
+DATA tiles<>+24(SB)/8, $0x0040004000400040
+DATA tiles<>+32(SB)/8, $0
+DATA tiles<>+40(SB)/8, $0
+DATA tiles<>+48(SB)/8, $0x1010101010101010
+DATA tiles<>+56(SB)/8, $0
+GLOBL tiles<>(SB), RODATA|NOPTR, $64
+
+// Tiles 0 to 3 are the sums: rows 0-15 and 16-31, by vectors 0-15 and 16-31.
+// Tiles 4 and 5 are the rows' limb at hand, 6 and 7 the vectors'.
+
+#define ROWS(limb) \
+	TILELOAD(4, (limb)*1024, 0, 1); \
+	TILELOAD(5, (limb)*1024, 3, 1)
+
+#define VECTORS(limb) \
+	TILELOAD(6, (limb)*1024, 2, 1); \
+	TILELOAD(7, (limb)*1024, 6, 1)
+
+#define MULTIPLY \
+	TILEDOT(0, 4, 6); \
+	TILEDOT(1, 4, 7); \
+	TILEDOT(2, 5, 6); \
+	TILEDOT(3, 5, 7)
+
+// The frame of a product: the arguments to registers, then groups of 32 vectors.
+#define BEGIN \
+	LEAQ tiles<>(SB), AX; \
+	TILECONFIG_AX; \
+	MOVQ c+0(FP), DI; \
+	MOVQ b+24(FP), R9; \
+	MOVQ bBlock+32(FP), R10; \
+	MOVQ groups+48(FP), R11; \
+	MOVQ more+56(FP), R12
+
+#define BEGIN_GROUP \
+	MOVQ a+8(FP), AX; \
+	MOVQ AX, BX; \
+	ADDQ aBlock+16(FP), BX; \
+	MOVQ R9, DX; \
+	LEAQ (R9)(R10*1), SI; \
+	MOVQ steps+40(FP), R8
+
+#define CLEAR_SUMS \
+	TILEZERO(0); \
+	TILEZERO(1); \
+	TILEZERO(2); \
+	TILEZERO(3)
+
+#define LOAD_SUMS \
+	MOVQ $128, CX; \
+	TILELOAD(0, 0, 7, 1); \
+	TILELOAD(1, 64, 7, 1); \
+	TILELOAD(2, 2048, 7, 1); \
+	TILELOAD(3, 2112, 7, 1)
+
+#define NEXT_STEP(limbs) \
+	ADDQ $((limbs)*1024), AX; \
+	ADDQ $((limbs)*1024), BX; \
+	ADDQ $3072, DX; \
+	ADDQ $3072, SI
+
+#define END_GROUP \
+	MOVQ $128, CX; \
+	TILESTORE(0, 0, 7, 1); \
+	TILESTORE(1, 64, 7, 1); \
+	TILESTORE(2, 2048, 7, 1); \
+	TILESTORE(3, 2112, 7, 1); \
+	ADDQ $4096, DI; \
+	LEAQ (R9)(R10*2), R9
+
+// func tileProduct1(c *float32, a *byte, aBlock int, b *byte, bBlock, steps, groups, more int)
+TEXT ·tileProduct1(SB), NOSPLIT, $0-64
+	BEGIN
+
+group:
+	BEGIN_GROUP
+	CLEAR_SUMS
+	TESTQ R12, R12
+	JZ    begin
+	LOAD_SUMS
+
+begin:
+	MOVQ $64, CX
+
+step:
+	ROWS(0)
+	VECTORS(2)
+	MULTIPLY
+	VECTORS(1)
+	MULTIPLY
+	VECTORS(0)
+	MULTIPLY
+	NEXT_STEP(1)
+	DECQ R8
+	JNZ  step
+	END_GROUP
+	DECQ R11
+	JNZ  group
+	TILERELEASE
+	RET
+
+// func tileProduct2(c *float32, a *byte, aBlock int, b *byte, bBlock, steps, groups, more int)
+TEXT ·tileProduct2(SB), NOSPLIT, $0-64
+	BEGIN
+
+group:
+	BEGIN_GROUP
+	CLEAR_SUMS
+	TESTQ R12, R12
+	JZ    begin
+	LOAD_SUMS
+
+begin:
+	MOVQ $64, CX
+
+step:
+	ROWS(0)
+	VECTORS(2)
+	MULTIPLY
+	VECTORS(1)
+	MULTIPLY
+	ROWS(1)
+	MULTIPLY
+	VECTORS(0)
+	MULTIPLY
+	ROWS(0)
+	MULTIPLY
+	NEXT_STEP(2)
+	DECQ R8
+	JNZ  step
+	END_GROUP
+	DECQ R11
+	JNZ  group
+	TILERELEASE
+	RET
+
+// func tileProduct3(c *float32, a *byte, aBlock int, b *byte, bBlock, steps, groups, more int)
+TEXT ·tileProduct3(SB), NOSPLIT, $0-64
+	BEGIN
+
+group:
+	BEGIN_GROUP
+	CLEAR_SUMS
+	TESTQ R12, R12
+	JZ    begin
+	LOAD_SUMS
+
+begin:
+	MOVQ $64, CX
+
+step:
+	ROWS(2)
+	VECTORS(0)
+	MULTIPLY
+	ROWS(1)
+	MULTIPLY
+	VECTORS(1)
+	MULTIPLY
+	ROWS(0)
+	MULTIPLY
+	VECTORS(2)
+	MULTIPLY
+	VECTORS(0)
+	MULTIPLY
+	NEXT_STEP(3)
+	DECQ R8
+	JNZ  step
+	END_GROUP
+	DECQ R11
+	JNZ  group
+	TILERELEASE
+	RET
