@@ -131,7 +131,8 @@ func TestBatchOfPolicies(t *testing.T) {
 		}
 		alone := newSequences(t, e, lengths, types, policies())
 		for i, p := range alone.parts {
-			if got := feedAll(t, p.Session, alone.ids[i], 1+3*i); !(maxDiff(got, first[i]) < 2e-5) {
+			// Sums differ in their last bits, which may round a key to the next number.
+			if got := feedAll(t, p.Session, alone.ids[i], 1+3*i); !(maxDiff(got, first[i]) < 2e-4) {
 				t.Errorf("%d threads: logits of sequence %d differ by %g from those alone", threads, i, maxDiff(got, first[i]))
 			}
 			got, want := b.parts[i].Session.CacheStats(), p.Session.CacheStats()
