@@ -63,6 +63,9 @@ func (c Cache) check() {
 // New keys and values are rounded to the cache's type before they are used, so
 // that the result does not depend on how a sequence is cut into calls.
 func (c Cache) Step(query, key, value, field, level, slope, slots *gx.Node, o Options) (output *gx.Node, next Cache) {
+	if field == nil {
+		fail("field is nil, want [B, Hf, n]: a cache keeps levels and lows")
+	}
 	output, next, fresh := c.Attend(query, key, value, field, level, slope, o)
 	return output, next.Write(fresh, slots)
 }
@@ -71,11 +74,12 @@ func (c Cache) Step(query, key, value, field, level, slope, slots *gx.Node, o Op
 // with the lows of its slots as of the last new position, and the new positions
 // as a cache of n slots. It is for those who write keys and values to their
 // slots themselves, where a backend would copy the whole cache.
+//
+// Without a field, level and slope being nil too, it is softmax attention: of the
+// cache, whose Hf is 1 then, only the emptiness of slots is looked at, the cache comes
+// back as it was, and fresh has no levels and lows.
 func (c Cache) Attend(query, key, value, field, level, slope *gx.Node, o Options) (output *gx.Node, next, fresh Cache) {
 	c.check()
-	if field == nil {
-		fail("field is nil, want [B, Hf, n]: a cache keeps levels and lows")
-	}
 	if level == nil {
 		level = field
 	}
@@ -95,6 +99,12 @@ func (c Cache) Attend(query, key, value, field, level, slope *gx.Node, o Options
 	dims := []int{x.batch, x.fieldHeads, x.size, c.slots()}
 	past, pastLow := wide("Cache.Level", c.Level, t), wide("Cache.Low", c.Low, t)
 	empty := isInf(past)
+	if field == nil {
+		output = x.softmax(
+			part{x.scores(gx.ConvertDType(c.Key, t)), x.perQuery(x.columns(gx.LogicalNot(empty))), gx.ConvertDType(c.Value, t)},
+			part{x.scores(x.key), x.causal(), x.value})
+		return output, c, fresh
+	}
 	past = gx.Where(empty, gx.ZerosLike(past), past)
 	since := runningMin(x.field) // of the new positions up to each
 	low := gx.Min(columnsOf(pastLow, dims), rowsOf(since, dims))

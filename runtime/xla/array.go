@@ -32,7 +32,9 @@ func (e *Engine) newArray(shape shapes.Shape, x axes) (*array, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no memory for %v: %w", shape, err)
 	}
-	reflect.ValueOf(a.flat).Clear()
+	if e.pureGo() { // XLA's come cleared
+		reflect.ValueOf(a.flat).Clear()
+	}
 	return a, nil
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 // chunkGraph is the whole decoder for up to N new tokens of each of B sequences over
-// caches of S slots a head. Rows beyond a sequence's number of tokens are padding:
+// caches of S slots a head, none at all if S is 0. Rows beyond a sequence's number of tokens are padding:
 // they are skipped as keys, and what comes out for them means nothing. L is the
 // number of layers, Hf at least 1.
 //
@@ -23,7 +23,7 @@ import (
 //	cos, sin        [B*N, RopeDim/2] each, only with RoPE
 //	from            [L, B, Hf] float64, the walks before them, relative to their base
 //	last K, last V  [L, B, Hkv*d], [L, B, Hkv*dv], only those that the model shifts
-//	level, low      [L, B, Hf, S], of the slots
+//	level, low      [L, B, Hf, S], of the slots, if there are any
 //	K and V         of each layer, [B, Hkv, S, d] and [B, Hkv, S, dv]
 //
 // Outputs: the logits of each sequence's last token, [B, V]; the residual stream
@@ -49,8 +49,11 @@ func (b *builder) chunkGraph() {
 	if m.ValueShift {
 		lastV = b.input("last V", byLayer, dtypes.Float32, m.Blocks, lanes, m.KVHeads*m.ValDim)
 	}
-	level := b.input("level", byLayer, dtypes.Float32, m.Blocks, lanes, fieldHeads, s)
-	low := b.input("low", byLayer, dtypes.Float32, m.Blocks, lanes, fieldHeads, s)
+	var level, low *gx.Node
+	if s > 0 {
+		level = b.input("level", byLayer, dtypes.Float32, m.Blocks, lanes, fieldHeads, s)
+		low = b.input("low", byLayer, dtypes.Float32, m.Blocks, lanes, fieldHeads, s)
+	}
 
 	position := gx.Iota(b.g, shapes.Make(dtypes.Int32, lanes, n), 1)
 	c.skip = gx.GreaterOrEqual(position, gx.BroadcastToDims(gx.InsertAxes(tokens, 1), lanes, n))
@@ -68,10 +71,10 @@ func (b *builder) chunkGraph() {
 			return gx.Squeeze(gx.SliceAxis(x, 0, gx.AxisElem(i)), 0)
 		}
 		c.from, c.lastK, c.lastV = layer(from), layer(lastK), layer(lastV)
-		cache := graph.Cache{
-			Key:   b.input(c.at+"K", byLane, b.key.typ, lanes, m.KVHeads, s, m.KeyDim),
-			Value: b.input(c.at+"V", byLane, b.key.typ, lanes, m.KVHeads, s, m.ValDim),
-			Level: layer(level), Low: layer(low),
+		cache := graph.Cache{Level: layer(level), Low: layer(low)}
+		if s > 0 {
+			cache.Key = b.input(c.at+"K", byLane, b.key.typ, lanes, m.KVHeads, s, m.KeyDim)
+			cache.Value = b.input(c.at+"V", byLane, b.key.typ, lanes, m.KVHeads, s, m.ValDim)
 		}
 		x = gx.Add(x, c.attention(x, cache))
 		x = gx.Add(x, c.feedForward(x))
@@ -142,8 +145,15 @@ func (c *chunk) attention(x *gx.Node, cache graph.Cache) *gx.Node {
 	}
 	o := graph.Options{Scale: float64(m.Scale), Interval: graph.Interval(m.Interval)}
 	c.key, c.value = c.rounded(c.heads(k)), c.rounded(c.heads(gx.Reshape(v, rows, m.KVHeads, m.ValDim)))
-	narrow := func(x *gx.Node) *gx.Node { return gx.ConvertDType(x, dtypes.Float32) }
-	out, _, _ := cache.Attend(c.heads(q), c.key, c.value, narrow(c.field), narrow(c.level), slope, o)
+	var field, level, out *gx.Node
+	if slope != nil {
+		field, level = gx.ConvertDType(c.field, dtypes.Float32), gx.ConvertDType(c.level, dtypes.Float32)
+	}
+	if cache.Key == nil {
+		out = graph.Attention(c.heads(q), c.key, c.value, field, level, slope, o)
+	} else {
+		out, _, _ = cache.Attend(c.heads(q), c.key, c.value, field, level, slope, o)
+	}
 	out = gx.Reshape(gx.TransposeAllAxes(out, 0, 2, 1, 3), rows, m.Heads, m.ValDim)
 	if m.OutputNorm {
 		out = c.rmsNorm(out, c.at+nameOutputNorm, float64(m.NormEps))
@@ -233,18 +243,14 @@ func (c *chunk) rotate(x *gx.Node, norm string) *gx.Node {
 	return gx.Concatenate(parts, 2)
 }
 
-// fields sets field and level of the chunk and returns the slope, [Hf]. A model
-// without a field gets one that is 0 throughout, with a slope of 0.
+// fields sets field and level of the chunk and returns the slope, [Hf]. Those of a
+// model without a field are 0, and the slope is nil.
 func (c *chunk) fields(small func(int) *gx.Node) (slope *gx.Node) {
 	m, lanes, n := c.e.model, c.builder.key.lanes, c.builder.key.n
-	source := graph.Source{
-		Kind: graph.FieldKind(m.Field), Activation: graph.Activation(m.FieldActivation), Level: graph.LevelKind(m.Level),
-	}
 	if m.FieldHeads == 0 {
-		source = graph.Source{Kind: graph.DirectField, Activation: graph.Identity, Level: graph.Tied}
-		none := gx.Zeros(c.g, shapes.Make(dtypes.Float64, lanes, 1, n))
-		c.field, c.level, _ = source.Evaluate(none, nil, nil, c.skip)
-		return gx.Zeros(c.g, shapes.Make(dtypes.Float32, 1))
+		c.field = gx.Zeros(c.g, shapes.Make(dtypes.Float64, lanes, 1, n))
+		c.level = c.field
+		return nil
 	}
 	column := func() *gx.Node { // [B, Hf, N] float64
 		x := gx.Reshape(small(m.FieldHeads), lanes, n, m.FieldHeads)
@@ -260,6 +266,9 @@ func (c *chunk) fields(small func(int) *gx.Node) (slope *gx.Node) {
 	}
 	if m.Field == model.FieldWalk {
 		from = c.from
+	}
+	source := graph.Source{
+		Kind: graph.FieldKind(m.Field), Activation: graph.Activation(m.FieldActivation), Level: graph.LevelKind(m.Level),
 	}
 	c.field, c.level, _ = source.Evaluate(projection, offset, from, c.skip)
 	return c.weight(c.at + nameSlope)

@@ -3,6 +3,7 @@ package xla
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/gomlx/gomlx/backends"
 	"github.com/gomlx/gomlx/pkg/core/dtypes"
@@ -147,6 +148,9 @@ func (e *Engine) logitBound(t quant.DType) []float32 {
 // Len is the number of tokens fed.
 func (s *sequence) Len() int { return s.books.Tokens() }
 
+// begun says whether any token was fed.
+func (s *sequence) begun() bool { return s.Len() > 0 }
+
 // CacheStats measures the cache. What is allocated are the slots on the device, of
 // which all heads of all layers have as many.
 func (s *Session) CacheStats() cache.Stats {
@@ -254,10 +258,13 @@ func (s *lanes) feedChunk(ids [][]int32, size int, output func(logits, stream ba
 	if more := len(s.seqs) - len(ids); more > 0 {
 		ids = append(ids[:len(ids):len(ids)], make([][]int32, more)...)
 	}
-	s.keys.describe(s.seqs)
-	key := programKey{kind: decodeChunk, lanes: len(s.seqs) / e.lanesOver(), n: size, slots: s.keys.capacity, typ: s.keys.typ, f16: s.keys.f16}
+	capacity := s.keys.capacity
+	if size > 1 && !slices.ContainsFunc(s.seqs, (*sequence).begun) {
+		capacity = 0 // a prompt from the start has nothing but itself to attend to
+	}
+	key := programKey{kind: decodeChunk, lanes: len(s.seqs) / e.lanesOver(), n: size, slots: capacity, typ: s.keys.typ, f16: s.keys.f16}
 	p := e.program(key, (*builder).chunkGraph)
-	in, err := s.chunkInputs(ids, size)
+	in, err := s.chunkInputs(ids, size, capacity > 0)
 	if err != nil {
 		return err
 	}
@@ -291,8 +298,8 @@ func (s *lanes) feedChunk(ids [][]int32, size int, output func(logits, stream ba
 	return output(logits, stream)
 }
 
-// chunkInputs are the buffers that chunkGraph asks for.
-func (s *lanes) chunkInputs(ids [][]int32, size int) ([]backends.Buffer, error) {
+// chunkInputs are the buffers that chunkGraph asks for, with the cache or without.
+func (s *lanes) chunkInputs(ids [][]int32, size int, cached bool) ([]backends.Buffer, error) {
 	e, m, n := s.e, s.e.model, len(s.seqs)
 	x := s.inputs[size]
 	if x == nil {
@@ -339,15 +346,22 @@ func (s *lanes) chunkInputs(ids [][]int32, size int) ([]backends.Buffer, error) 
 			arrays = append(arrays, last)
 		}
 	}
+	if cached {
+		s.keys.describe(s.seqs)
+		arrays = append(arrays, s.keys.level, s.keys.low)
+	}
 	var in []backends.Buffer
-	for _, a := range append(arrays, s.keys.level, s.keys.low) {
+	for _, a := range arrays {
 		b, err := a.send()
 		if err != nil {
 			return nil, err
 		}
 		in = append(in, b)
 	}
-	return append(in, s.keys.buffers()...), nil
+	if cached {
+		in = append(in, s.keys.buffers()...)
+	}
+	return in, nil
 }
 
 // embed looks the rows of the tokens up; those of padding keep what they were.

@@ -1,6 +1,8 @@
 package xla
 
 import (
+	"slices"
+
 	"github.com/gomlx/gomlx/backends"
 	"github.com/gomlx/gomlx/pkg/core/dtypes"
 	gx "github.com/gomlx/gomlx/pkg/core/graph"
@@ -160,6 +162,9 @@ func (k *slots) resize(seqs []*sequence) error {
 			return err
 		}
 		for i := range k.key {
+			if !slices.ContainsFunc(seqs, (*sequence).begun) {
+				break // nothing is in the slots
+			}
 			copyRows(k.key[i], old.key[i])
 			copyRows(k.value[i], old.value[i])
 		}
