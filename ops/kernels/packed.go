@@ -160,11 +160,14 @@ func (in *Input) sumBlocks(t0, t1 int) {
 		x := in.vector(t)
 		to := in.sums[t/packedVectors*blocks*packedVectors+t%packedVectors:]
 		for b := range blocks {
-			var s [4]float32
-			for k, v := range x[32*b : 32*b+32] {
-				s[k%4] += v
+			var s0, s1, s2, s3 float32
+			for block := x[32*b : 32*b+32]; len(block) >= 4; block = block[4:] {
+				s0 += block[0]
+				s1 += block[1]
+				s2 += block[2]
+				s3 += block[3]
 			}
-			to[b*packedVectors] = (s[0] + s[2]) + (s[1] + s[3])
+			to[b*packedVectors] = (s0 + s2) + (s1 + s3)
 		}
 	}
 }

@@ -101,8 +101,20 @@ type job struct {
 	up    []float32
 	sum   []float32 // y is added to it
 
-	step, tasks int // rows of W that are one task, and the number of tasks
+	tasks int
+	tile  int // a task has a multiple of so many rows
 }
+
+// rows are the rows of W that are one task: whole tiles, evenly.
+func (j *job) rows(task int) (lo, hi int) {
+	rows := j.l.W.Rows
+	tiles := (rows + j.tile - 1) / j.tile
+	return task * tiles / j.tasks * j.tile, min((task+1)*tiles/j.tasks*j.tile, rows)
+}
+
+// The number of rows that kernels work on at a time, or a multiple of it, for few and
+// for many vectors.
+const fewTile, manyTile = 16, 32
 
 // project makes the rows of x [n, cols] by before, unless that is nil, and computes
 // several projections of them.
@@ -120,11 +132,11 @@ func (p *pass) project(n int, before func(p *pass, row int), x []float32, cols i
 			rows += j.times.W.Rows
 		}
 		work += n * rows * cols
-		if j.up != nil { // a task computes the rows of both
-			rows /= 2
+		j.tile = fewTile
+		if n >= kernels.ManyVectors {
+			j.tile = manyTile
 		}
-		j.step = p.e.rowsPerTask(rows, n)
-		j.tasks = (j.l.W.Rows + j.step - 1) / j.step
+		j.tasks = p.e.tasksOf(n, rows, rows*j.l.W.RowBytes())
 		tasks += j.tasks
 	}
 	if p.before = before; before != nil || p.input.Derives() {
@@ -151,8 +163,8 @@ func (p *pass) projectTask(worker, task int) {
 		i++
 	}
 	j := &p.jobs[i]
-	width, lo := j.l.W.Rows, task*j.step
-	hi := min(lo+j.step, width)
+	width := j.l.W.Rows
+	lo, hi := j.rows(task)
 	p.multiply(j.y, j.l, lo, hi, worker)
 	if j.up != nil {
 		p.multiply(j.up, j.times, lo, hi, worker)
@@ -177,18 +189,22 @@ func (p *pass) multiply(y []float32, l model.Linear, lo, hi, worker int) {
 	}
 }
 
-// rowsPerTask is the number of rows of a matrix that a worker takes at a time: so
-// many that memory is read in long runs, and so few that a thread which is slower
-// than the others, or was interrupted, does not keep them waiting long. It is a
-// multiple of what kernels work on at a time with n vectors.
-func (e *Engine) rowsPerTask(rows, n int) int {
-	const tasksPerThread = 4
-	grain := 16
-	if n >= kernels.ManyVectors {
-		grain = 32
+// tasksOf is the number of tasks that so many rows of so many bytes are for n
+// vectors: as many as keep a thread that is slower than the others, or was
+// interrupted, from letting them wait long, and so few that memory is read in long
+// runs.
+func (e *Engine) tasksOf(n, rows, bytes int) int {
+	const (
+		each      = 4        // tasks a thread
+		few       = 16       // vectors for which the time goes into reading the rows
+		taskBytes = 96 << 10 // some ten microseconds
+		least     = 32       // rows
+	)
+	tasks := each * e.Threads()
+	if n <= few {
+		tasks = max(tasks, bytes/taskBytes)
 	}
-	step := (rows + tasksPerThread*e.Threads() - 1) / (tasksPerThread * e.Threads())
-	return max(32, (step+grain-1)/grain*grain)
+	return max(1, min(tasks, rows/least))
 }
 
 // smallWork is the number of multiplications below which one thread does it all,
@@ -391,7 +407,8 @@ func (p *pass) attend() {
 	live := 0
 	for _, q := range p.seqs {
 		if q.part.Err == nil {
-			work += q.n * m.Heads * m.KeyDim * (q.s.cache.Groups(p.layer)[0].Live() + q.n)
+			const call = 1024 // what a head costs without any key
+			work += q.n * m.Heads * (2*m.KeyDim*(q.s.cache.Groups(p.layer)[0].Live()+q.n) + call)
 			live++
 		}
 	}

@@ -18,14 +18,13 @@ import (
 type pool struct {
 	sleepers []*sleeper // one for each thread but the caller's
 
-	work  work
-	tasks int64
+	work   work
+	tasks  int
+	shares []share // one for each thread
 
-	// Each on a cache line of its own: workers that wait look at state all the time.
+	// On a cache line of its own: workers that wait look at it all the time.
 	_     line
 	state atomic.Uint64 // number of the round << 32, open or not, workers in it
-	_     line
-	next  atomic.Int64 // the next task to take
 	_     line
 
 	closed atomic.Bool
@@ -57,6 +56,14 @@ type sleeper struct {
 
 type line [64]byte
 
+// share is an equal part of a round's tasks, that of one thread: it takes them in
+// order, which are rows of a matrix that follow each other in memory, and then
+// helps the others with theirs.
+type share struct {
+	taken atomic.Uint64 // number of the round << 32, tasks taken
+	_     line
+}
+
 // spins is how often a worker looks for a new round before it sleeps, some 400 us
 // in all: longer than anything that a token computes on one thread, so that it is
 // awake when the next matrix comes. Sleeping and waking cost a third of the speed.
@@ -64,7 +71,7 @@ const spins = 10_000
 
 // newPool makes a pool of n threads, the caller of run included.
 func newPool(n int) *pool {
-	p := &pool{}
+	p := &pool{shares: make([]share, n)}
 	for i := 1; i < n; i++ {
 		w := &sleeper{wake: make(chan struct{}, 1)}
 		p.sleepers = append(p.sleepers, w)
@@ -93,8 +100,7 @@ func (p *pool) run(n int, w work) {
 		}
 		return
 	}
-	p.work, p.tasks = w, int64(n)
-	p.next.Store(0)
+	p.work, p.tasks = w, n
 	p.begin(open)
 	p.drain(0)
 	p.state.And(^uint64(open))
@@ -124,12 +130,34 @@ func (p *pool) begin(how uint64) {
 // the fault on.
 func (p *pool) drain(worker int) {
 	defer catchFault(func(f *Fault) { p.fault.Store(f) })
-	for {
-		t := p.next.Add(1) - 1
-		if t >= p.tasks {
-			return
+	round := p.state.Load() / oneRound
+	for i := range p.shares {
+		share := worker + i
+		if share >= len(p.shares) {
+			share -= len(p.shares)
 		}
-		p.work.do(worker, int(t))
+		for task := p.take(round, share); task >= 0; task = p.take(round, share) {
+			p.work.do(worker, task)
+		}
+	}
+}
+
+// take takes the next task of a share, -1 when none is left.
+func (p *pool) take(round uint64, share int) int {
+	first, end := share*p.tasks/len(p.shares), (share+1)*p.tasks/len(p.shares)
+	taken := &p.shares[share].taken
+	for {
+		old := taken.Load()
+		n := int(old % oneRound)
+		if old/oneRound != round {
+			n = 0 // of a round before
+		}
+		if first+n >= end {
+			return -1
+		}
+		if taken.CompareAndSwap(old, round*oneRound+uint64(n)+1) {
+			return first + n
+		}
 	}
 }
 
