@@ -20,13 +20,8 @@ import (
 //     bytes 4i to 4i+3 of the row's block as they are in the file, so that half bytes
 //     2j and 2j+1 belong to columns 4i+j and 4i+j+16;
 //   - Q8_0: 32 columns of sixteen bytes.
-//
-// packedSlack bytes follow the last group, since words are read at odd addresses.
 
-const (
-	packedRows  = 16 // rows of a group
-	packedSlack = 64
-)
+const packedRows = 16 // rows of a group
 
 // packedForm describes how a type is packed.
 type packedForm struct {
@@ -98,7 +93,7 @@ func (m Matrix) PackedBytes() int {
 		return 0
 	}
 	_, all := f.groupBytes(m.Cols)
-	return (m.Rows+packedRows-1)/packedRows*all + packedSlack
+	return (m.Rows + packedRows - 1) / packedRows * all
 }
 
 // Pack returns the matrix with room for its packed form in buf, which has at least

@@ -123,22 +123,25 @@ func (v isa) packed(p packedType, n int) {
 	}
 	step := func(disp, k int) {
 		ahead(quants, disp)
-		for i := range 4 {
-			w, high := v.reg(), v.reg()
-			if !p.nibble {
-				VPMOVSXBD(Mem{Base: quants, Disp: disp + 16*i}, w)
-				VCVTDQ2PS(w, w)
-				multiply(w, k+i, i%2)
-				continue
+		if p.nibble {
+			words := v.reg()
+			VMOVDQU32(Mem{Base: quants, Disp: disp}, words)
+			for i := range 8 { // half bytes 2j and 2j+1 are of columns j and j+16
+				w, index := v.reg(), words
+				if i > 0 {
+					VPSRLD(U8(4*i), words, w)
+					index = w
+				}
+				VPERMPS(table, index, w) // looks at the lowest four bits of an index alone
+				multiply(w, k+i/2+i%2*16, i%2)
 			}
-			// Only the lowest four bits of an index count, so bytes beside and
-			// above them do no harm: reading i bytes further on is a shift.
-			VMOVDQU32(Mem{Base: quants, Disp: disp + i}, w)
-			VPSRLD(U8(4), w, high)
-			VPERMPS(table, w, w)
-			multiply(w, k+i, 0)
-			VPERMPS(table, high, high)
-			multiply(high, k+i+16, 1)
+			return
+		}
+		for i := range 4 {
+			w := v.reg()
+			VPMOVSXBD(Mem{Base: quants, Disp: disp + 16*i}, w)
+			VCVTDQ2PS(w, w)
+			multiply(w, k+i, i%2)
 		}
 	}
 	if n == 1 {
@@ -226,9 +229,9 @@ func (v isa) widenPacked(p packedType) {
 		for k := range columns {
 			w := v.reg()
 			if p.nibble {
-				VMOVDQU32(Mem{Base: quants, Disp: k/4*64 + k%4}, w)
-				if half == 1 {
-					VPSRLD(U8(4), w, w)
+				VMOVDQU32(Mem{Base: quants, Disp: k / 4 * 64}, w)
+				if shift := k%4*8 + half*4; shift > 0 {
+					VPSRLD(U8(shift), w, w)
 				}
 				VPERMPS(table, w, w)
 			} else {
