@@ -320,17 +320,19 @@ func matMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
 	switch {
 	case current == generic:
 		matMulGo(y, ldy, w, in, r0, r1, s)
-	case in.n <= FewVectors:
-		matMulFew(y, ldy, w, in, r0, r1, s)
 	case in.forms&formLimbs != 0:
 		matMulTiles(y, ldy, w, in, r0, r1, s)
+	case in.n < ManyVectors && fewKernelsOf(w.Type) != nil:
+		matMulRows(fewKernelsOf(w.Type), y, ldy, w, in, r0, r1)
+	case in.n <= FewVectors:
+		matMulFew(y, ldy, w, in, r0, r1, s)
 	default:
 		matMulTiled(y, ldy, w, in, r0, r1, s)
 	}
 }
 
-// matMulFew multiplies row by row, so many rows at a time that the next vector
-// finds them in the cache.
+// matMulFew multiplies rows of blocks one vector after the other, so many rows at a
+// time that the next vector finds them in the cache.
 func matMulFew(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
 	inPlace, row := hasRows(w.Type), w.RowBytes()
 	rows := r1 - r0

@@ -629,17 +629,28 @@ func TestMatMulAlone(t *testing.T) {
 	eachLevel(t, func(t *testing.T) {
 		r := newRand()
 		var s Scratch
-		const rows, cols, n = 9, 100, 99
-		w, _ := matrix(t, r, quant.F16, rows, cols)
-		x := normals(r, n*cols)
-		all, some := make([]float32, n*rows), make([]float32, n*rows)
-		for _, number := range []struct{ some, all int }{{1, FewVectors}, {FewVectors + 1, 23}, {ManyVectors, n}} {
-			matMulOf(all, rows, w, x, cols, number.all, 0, rows, &s)
-			for from := 0; from+number.some <= number.all; from++ {
-				matMulOf(some, rows, w, x[from*cols:], cols, number.some, 0, rows, &s)
-				for i := range number.some * rows {
-					if some[i] != all[from*rows+i] {
-						t.Fatalf("vector %d of %d differs among %d", from+i/rows, number.all, number.some)
+		const rows, n = 9, 99
+		for _, test := range []struct {
+			d    quant.DType
+			cols int
+			some []struct{ some, all int }
+		}{
+			{quant.F32, 100, []struct{ some, all int }{{1, ManyVectors - 1}, {2, ManyVectors - 1}, {ManyVectors, n}}},
+			{quant.F16, 100, []struct{ some, all int }{{1, ManyVectors - 1}, {5, ManyVectors - 1}, {ManyVectors, n}}},
+			{quant.BF16, 33, []struct{ some, all int }{{1, ManyVectors - 1}, {7, ManyVectors - 1}}},
+			{quant.Q8_0, 96, []struct{ some, all int }{{1, FewVectors}, {FewVectors + 1, ManyVectors - 1}, {ManyVectors, n}}},
+		} {
+			w, _ := matrix(t, r, test.d, rows, test.cols)
+			x := normals(r, n*test.cols)
+			all, some := make([]float32, n*rows), make([]float32, n*rows)
+			for _, number := range test.some {
+				matMulOf(all, rows, w, x, test.cols, number.all, 0, rows, &s)
+				for from := 0; from+number.some <= number.all; from++ {
+					matMulOf(some, rows, w, x[from*test.cols:], test.cols, number.some, 0, rows, &s)
+					for i := range number.some * rows {
+						if some[i] != all[from*rows+i] {
+							t.Fatalf("%s: vector %d of %d differs among %d", test.d, from+i/rows, number.all, number.some)
+						}
 					}
 				}
 			}

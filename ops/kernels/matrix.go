@@ -42,8 +42,9 @@ func (m Matrix) Check() error {
 }
 
 // CanMultiply reports whether MatMul accepts matrices of the type: all that
-// package quant decodes. For up to FewVectors vectors, F32, F16, BF16, Q8_0, Q4_0,
-// Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K are read in place; other rows are widened first.
+// package quant decodes. F32, F16 and BF16 are read in place for fewer than ManyVectors
+// vectors, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K for up to FewVectors; other
+// rows are widened first.
 func CanMultiply(t quant.DType) bool { return quant.CanDecode(t) }
 
 // Scratch is the working memory of one worker. The zero value is ready; it must
@@ -65,12 +66,11 @@ func (s *Scratch) floats(n int) []float32 {
 //	y[t*ldy+r] = sum over c of w[r,c] * vector t[c]    0 <= t < n, r0 <= r < r1
 //
 // One vector is decoding, many are prefill; both compute in float32, or as exactly.
-// An element of y depends on its row, its vector, and on whether n is at most
-// [FewVectors] or at least [ManyVectors], not on r0, r1 or its neighbours; below
-// ManyVectors that of a packed matrix does not depend on n, and r0 and r1 are best
-// multiples of 16. The matrix must pass Check, and
-// the input have as many elements a vector as it has columns, and be prepared for
-// it; see [Input].
+// An element of y depends on its row, its vector, and on whether n is at least
+// [ManyVectors], and for quantised matrices that are not packed also on whether it is
+// at most [FewVectors]; not on r0, r1 or its neighbours. For packed matrices r0 and r1
+// are best multiples of 16. The matrix must pass Check, and the input have as many
+// elements a vector as it has columns, and be prepared for it; see [Input].
 func MatMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
 	if in.n <= 0 || r0 >= r1 {
 		return
@@ -101,12 +101,12 @@ func MatMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
 	matMul(y, ldy, w, in, r0, r1, s)
 }
 
-// FewVectors is the largest n for which MatMul multiplies row by row instead of
-// in tiles.
+// FewVectors is the largest n for which MatMul multiplies quantised rows as they lie
+// in the file one by one instead of widening them first.
 const FewVectors = 3
 
-// ManyVectors is the least n for which MatMul uses the processor's matrix unit,
-// where it has one.
+// ManyVectors is the least n for which MatMul multiplies in tiles, on the processor's
+// matrix unit where it has one, whatever the type of the matrix.
 const ManyVectors = 32
 
 // decodeRows widens cols elements of m rows from row r and column c on, a row every

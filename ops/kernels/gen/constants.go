@@ -66,6 +66,13 @@ func defineMasks() {
 	}
 }
 
+func defineWordMasks() {
+	wordMasks = GLOBL("wordMasks", RODATA|NOPTR)
+	for i := range 16 {
+		DATA(2*i, U16(1<<i-1))
+	}
+}
+
 func defineByteOrder() {
 	byteOrder = GLOBL("byteOrder", RODATA|NOPTR)
 	for i, v := range []uint8{0, 4, 1, 5, 2, 6, 3, 7} {
@@ -83,10 +90,7 @@ func defineLaneOrder() {
 func defineConstants() {
 	defineMasks()
 	defineLaneOrder()
-	wordMasks = GLOBL("wordMasks", RODATA|NOPTR)
-	for i := range 16 {
-		DATA(2*i, U16(1<<i-1))
-	}
+	defineWordMasks()
 	words := map[string]uint32{
 		"signBit":     1 << 31,
 		"bias":        127,

@@ -25,7 +25,7 @@ import (
 )
 
 func main() {
-	pkg := flag.String("for", "kernels", "what to generate: kernels, packed, limbs (all of package kernels) or quant")
+	pkg := flag.String("for", "kernels", "what to generate: kernels, few, packed, limbs (all of package kernels) or quant")
 	flag.Parse()
 	switch *pkg {
 	case "kernels":
@@ -62,6 +62,16 @@ func main() {
 		avx512.turnBytes()
 	case "limbs":
 		avx512.limbs()
+	case "few":
+		defineMasks()
+		defineWordMasks()
+		for _, v := range []isa{avx2, avx512} {
+			for _, t := range []element{f32, f16, bf16} {
+				for n := 1; n <= v.fewVectors(); n++ {
+					v.few(t, n)
+				}
+			}
+		}
 	case "quant":
 		defineByteOrder()
 		defineLaneOrder()
