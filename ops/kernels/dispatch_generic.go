@@ -1,4 +1,4 @@
-//go:build !amd64
+//go:build !amd64 && !arm64
 
 package kernels
 
@@ -29,11 +29,6 @@ func keyDotsF16(s, q []float32, k []uint16, scale float32) { keyDotsF16Go(s, q, 
 func penalise(s, low, level []float32, field, slope float32) float32 {
 	return penaliseGo(s, low, level, field, slope)
 }
-
-func formsFor(Matrix, int) forms { return 0 }
-
-func (in *Input) growLimbs()            {}
-func (in *Input) splitVectors(int, int) {}
 
 func matMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
 	matMulGo(y, ldy, w, in, r0, r1, s)

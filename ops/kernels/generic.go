@@ -97,7 +97,7 @@ func penaliseGo(s, low, level []float32, field, slope float32) (largest float32)
 		// A difference beyond the largest number is cut, lest slope 0 times
 		// infinity become NaN.
 		if d := min(level[j]-low[j], math.MaxFloat32); d > 0 {
-			penalty := slope * d
+			penalty := float32(slope * d) // rounded, lest it be fused with the subtraction
 			s[j] -= penalty
 			largest = max(largest, penalty)
 		}
@@ -339,8 +339,8 @@ func penaliseTileGo(s []float32, lds, n int, low, level, field []float32, slope 
 	}
 	for t := range n {
 		row := s[t*lds : t*lds+len(low)]
-		penaliseGo(row, low, level, field[t], slope)
-		rowMax[t] = maximumGo(row)
+		penalise(row, low, level, field[t], slope)
+		rowMax[t] = maximum(row)
 	}
 	return least
 }
@@ -351,7 +351,7 @@ func expSumTileGo(s []float32, lds, n, width int, max, sum []float32) {
 		if m < -math.MaxFloat32 { // less infinity, a logit of -Inf stays what it is
 			m = float32(math.Inf(1))
 		}
-		sum[t] += expSumGo(s[t*lds:t*lds+width], m)
+		sum[t] += expSum(s[t*lds:t*lds+width], m)
 	}
 }
 
