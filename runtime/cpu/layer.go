@@ -1,12 +1,11 @@
 package cpu
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/firstpassage/fpa/ops/kernels"
-	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/cache"
+	"github.com/firstpassage/fpa/runtime/internal/finite"
 	"github.com/firstpassage/fpa/runtime/model"
 )
 
@@ -282,7 +281,7 @@ func (p *pass) keysAndQueries(r int) {
 	v := p.v[r*m.KVHeads*m.ValDim : (r+1)*m.KVHeads*m.ValDim]
 	p.turn(q, l.QNorm, r)
 	p.turn(k, l.KNorm, r)
-	if most := s.largest(); !within(q, math.MaxFloat32) || !within(k, most) || !within(v, most) {
+	if most := finite.MostKey(s.typ); !within(q, math.MaxFloat32) || !within(k, most) || !within(v, most) {
 		p.odd.Store(true)
 	}
 }
@@ -368,7 +367,7 @@ func (p *pass) fields(q *sequence, h int) {
 // check looks for numbers that attention cannot work with in the rows of a
 // sequence.
 func (p *pass) check(q *sequence) error {
-	x, most := &q.tokens, q.s.largest()
+	x, most := &q.tokens, finite.MostKey(q.s.typ)
 	for _, in := range []struct {
 		what string
 		x    []float32
@@ -381,22 +380,9 @@ func (p *pass) check(q *sequence) error {
 		if at < 0 {
 			continue
 		}
-		position := q.first + at/(len(in.x)/q.n)
-		if x := in.x[at]; x-x == 0 {
-			return fmt.Errorf("layer %d: a %s at position %d is %g, which the cache type f16 cannot hold (at most 65504); use f32 or q8_0", p.layer, in.what, position, x)
-		}
-		return fmt.Errorf("layer %d: a %s at position %d is %g: the weights are damaged, or overflow", p.layer, in.what, position, in.x[at])
+		return finite.Input(p.layer, in.what, q.first+at/(len(in.x)/q.n), in.x[at])
 	}
 	return nil
-}
-
-// largest is the largest magnitude of a key or value that the cache can hold.
-func (s *Session) largest() float64 {
-	const rounds = 65520 // the first number that rounds to infinity in float16
-	if s.typ == quant.F16 {
-		return math.Nextafter(rounds, 0)
-	}
-	return math.MaxFloat32
 }
 
 // attend has every group of every sequence take in its tokens. A group is one task,

@@ -10,6 +10,7 @@ import (
 	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/cache"
 	"github.com/firstpassage/fpa/runtime/engine"
+	"github.com/firstpassage/fpa/runtime/internal/finite"
 	"github.com/firstpassage/fpa/runtime/model"
 )
 
@@ -241,20 +242,16 @@ func (p *pass) output(rows []logit) {
 			continue
 		}
 		row, position := logits[i*m.VocabSize:(i+1)*m.VocabSize], l.seq.first+l.row-l.seq.row
-		if err := finite(row, position); err != nil {
-			l.seq.fail(err)
-		} else if err := l.seq.part.Each(position, row); err != nil {
+		if !within(row, math.MaxFloat32) {
+			if err := finite.Logits(row, position); err != nil {
+				l.seq.fail(err)
+				continue
+			}
+		}
+		if err := l.seq.part.Each(position, row); err != nil {
 			l.seq.fail(err)
 		}
 	}
-}
-
-// finite checks that no logit is NaN or infinite.
-func finite(logits []float32, position int) error {
-	if id := exceeds(logits, math.MaxFloat32); id >= 0 {
-		return fmt.Errorf("the logit of token %d at position %d is %g: the weights are damaged, or overflow", id, position, logits[id])
-	}
-	return nil
 }
 
 // exceeds is the index of the first element whose magnitude is not at most most;

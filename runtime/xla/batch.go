@@ -7,6 +7,7 @@ import (
 
 	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/cache"
+	"github.com/firstpassage/fpa/runtime/internal/finite"
 )
 
 // Batch is a fixed number of sequences that go through the model side by side, so
@@ -92,7 +93,7 @@ func (b *Batch) ended(logits backends.Buffer, fed, rest [][]int32, each func(int
 			}
 		}
 		row := all[i*vocab : (i+1)*vocab]
-		if err := finite(row, b.Len(i)-1); err != nil {
+		if err := finite.Logits(row, b.Len(i)-1); err != nil {
 			return fmt.Errorf("sequence %d: %w", i, err)
 		}
 		if err := each(i, row); err != nil {
@@ -108,7 +109,7 @@ func (b *Batch) Len(i int) int { return b.seqs[i].Len() }
 // CacheStats measures the cache of sequence i.
 func (b *Batch) CacheStats(i int) cache.Stats {
 	st := b.seqs[i].books.Stats()
-	st.BytesAllocated = b.keys.bytes() / int64(len(b.seqs))
+	b.keys.report(&st, len(b.seqs))
 	return st
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/gomlx/gomlx/pkg/core/shapes"
 
 	"github.com/firstpassage/fpa/ops/graph"
+	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/model"
 )
 
@@ -24,12 +25,13 @@ import (
 //	from            [L, B, Hf] float64, the walks before them, relative to their base
 //	last K, last V  [L, B, Hkv*d], [L, B, Hkv*dv], only those that the model shifts
 //	level, low      [L, B, Hf, S], of the slots, if there are any
+//	level, dropped  [L, B, Hf, S], [L, B, Hkv, S], only of an audit; see seen
 //	K and V         of each layer, [B, Hkv, S, d] and [B, Hkv, S, dv]
 //
 // Outputs: the logits of each sequence's last token, [B, V]; the residual stream
 // [B*N, D]; K and V of the new tokens, [L, B, Hkv, N, d] and [L, B, Hkv, N, dv], as the
 // cache stores them; field and level [L, B, Hf, N] float64, relative to the same base;
-// and the last K and V anew.
+// the last K and V anew; and the outputs of look.
 func (b *builder) chunkGraph() {
 	m := b.e.model
 	lanes, n, s := b.key.lanes, b.key.n, b.key.slots
@@ -49,10 +51,14 @@ func (b *builder) chunkGraph() {
 	if m.ValueShift {
 		lastV = b.input("last V", byLayer, dtypes.Float32, m.Blocks, lanes, m.KVHeads*m.ValDim)
 	}
-	var level, low *gx.Node
+	var level, low, allLevel, dropped *gx.Node
 	if s > 0 {
 		level = b.input("level", byLayer, dtypes.Float32, m.Blocks, lanes, fieldHeads, s)
 		low = b.input("low", byLayer, dtypes.Float32, m.Blocks, lanes, fieldHeads, s)
+	}
+	if b.key.watch.dropped {
+		allLevel = b.input("level of all", byLayer, dtypes.Float32, m.Blocks, lanes, fieldHeads, s)
+		dropped = b.input("dropped", byLayer, dtypes.Float32, m.Blocks, lanes, m.KVHeads, s)
 	}
 
 	position := gx.Iota(b.g, shapes.Make(dtypes.Int32, lanes, n), 1)
@@ -71,6 +77,7 @@ func (b *builder) chunkGraph() {
 			return gx.Squeeze(gx.SliceAxis(x, 0, gx.AxisElem(i)), 0)
 		}
 		c.from, c.lastK, c.lastV = layer(from), layer(lastK), layer(lastV)
+		c.allLevel, c.dropped = layer(allLevel), layer(dropped)
 		cache := graph.Cache{Level: layer(level), Low: layer(low)}
 		if s > 0 {
 			cache.Key = b.input(c.at+"K", byLane, b.key.typ, lanes, m.KVHeads, s, m.KeyDim)
@@ -87,6 +94,10 @@ func (b *builder) chunkGraph() {
 			lastVs = append(lastVs, c.lastV)
 		}
 	}
+	if b.key.kind == inspectChunk {
+		c.outputInspected()
+		return
+	}
 	b.output(c.logits(gx.Gather(x, c.last)), byLane)
 	b.output(x, byRow)
 	for _, list := range [][]*gx.Node{keys, values, fields, levels, lastKs, lastVs} {
@@ -94,6 +105,7 @@ func (b *builder) chunkGraph() {
 			b.output(gx.Stack(list, 0), byLayer)
 		}
 	}
+	c.outputWatched()
 }
 
 // chunk is what the layers of one graph share, and what one of them hands on.
@@ -110,6 +122,8 @@ type chunk struct {
 	lastK, lastV *gx.Node // [B, Hkv*d], before the layer of the token before the chunk, after it of the last
 	key, value   *gx.Node // [B, Hkv, N, d]
 	field, level *gx.Node // [B, Hf, N] float64
+
+	seen
 }
 
 // attention is the attention part of a layer, in the order that package cpu
@@ -141,19 +155,22 @@ func (c *chunk) attention(x *gx.Node, cache graph.Cache) *gx.Node {
 	slope := c.fields(small)
 
 	if m.Scale == 0 {
-		q = gx.ZerosLike(q) // the operator takes a scale of 0 for its default
+		q = gx.MulScalar(q, 0) // the operator takes a scale of 0 for its default
 	}
 	o := graph.Options{Scale: float64(m.Scale), Interval: graph.Interval(m.Interval)}
-	c.key, c.value = c.rounded(c.heads(k)), c.rounded(c.heads(gx.Reshape(v, rows, m.KVHeads, m.ValDim)))
-	var field, level, out *gx.Node
+	in := attended{q: c.heads(q), k: c.heads(k), v: c.heads(gx.Reshape(v, rows, m.KVHeads, m.ValDim)), slope: slope}
 	if slope != nil {
-		field, level = gx.ConvertDType(c.field, dtypes.Float32), gx.ConvertDType(c.level, dtypes.Float32)
+		in.field, in.level = gx.ConvertDType(c.field, dtypes.Float32), gx.ConvertDType(c.level, dtypes.Float32)
 	}
+	c.key, c.value = c.rounded(in.k), c.rounded(in.v)
+	var out *gx.Node
+	var after, fresh graph.Cache
 	if cache.Key == nil {
-		out = graph.Attention(c.heads(q), c.key, c.value, field, level, slope, o)
+		out = graph.Attention(in.q, c.key, c.value, in.field, in.level, slope, o)
 	} else {
-		out, _, _ = cache.Attend(c.heads(q), c.key, c.value, field, level, slope, o)
+		out, after, fresh = cache.Attend(in.q, c.key, c.value, in.field, in.level, slope, o)
 	}
+	c.look(in, cache, after, fresh, o)
 	out = gx.Reshape(gx.TransposeAllAxes(out, 0, 2, 1, 3), rows, m.Heads, m.ValDim)
 	if m.OutputNorm {
 		out = c.rmsNorm(out, c.at+nameOutputNorm, float64(m.NormEps))
@@ -185,10 +202,22 @@ func (c *chunk) heads(x *gx.Node) *gx.Node {
 
 // rounded is K or V as the cache stores it.
 func (c *chunk) rounded(x *gx.Node) *gx.Node {
-	if c.builder.key.f16 {
+	switch c.builder.key.round {
+	case quant.F16:
 		x = gx.ConvertDType(x, dtypes.Float16)
+	case quant.Q8_0:
+		x = quantised(x)
 	}
 	return gx.ConvertDType(x, c.builder.key.typ)
+}
+
+// quantised rounds the rows of x, [.., d], to bytes with a scale each, as
+// kernels.QuantizeQ8 does, and returns what these mean.
+func quantised(x *gx.Node) *gx.Node {
+	scale := gx.DivScalar(gx.ReduceAndKeep(gx.Abs(x), gx.ReduceMax, -1), 127)
+	scale = gx.BroadcastToDims(scale, x.Shape().Dimensions...)
+	zero := gx.Equal(scale, gx.ZerosLike(scale))
+	return gx.Mul(gx.Round(gx.Div(x, gx.Where(zero, gx.OnesLike(scale), scale))), scale)
 }
 
 // rmsNorm normalises along the last axis; the weight has the dimensions of x but

@@ -8,20 +8,23 @@ import (
 	"github.com/gomlx/gomlx/pkg/core/dtypes"
 	gx "github.com/gomlx/gomlx/pkg/core/graph"
 	"github.com/gomlx/gomlx/pkg/core/shapes"
+
+	"github.com/firstpassage/fpa/quant"
 )
 
 // programKind says what a compiled graph does.
 type programKind int
 
 const (
-	decodeChunk programKind = iota // new tokens through all layers
-	outputRows                     // logits of some tokens of a chunk
-	writeSlots                     // keys and values of a chunk to their slots
-	resizeSlots                    // a cache of another capacity
+	decodeChunk  programKind = iota // new tokens through all layers
+	inspectChunk                    // the same, and what attention is given comes out
+	outputRows                      // logits of some tokens of a chunk
+	writeSlots                      // keys and values of a chunk to their slots
+	resizeSlots                     // a cache of another capacity
 )
 
 func (k programKind) String() string {
-	return [...]string{"chunk", "output", "write", "resize"}[k]
+	return [...]string{"chunk", "inspection", "output", "write", "resize"}[k]
 }
 
 // programKey tells programs apart.
@@ -32,7 +35,8 @@ type programKey struct {
 	slots int          // capacity of the cache, or rows of outputRows
 	to    int          // capacity after resizeSlots
 	typ   dtypes.DType // of the cache
-	f16   bool         // K and V are rounded to F16
+	round quant.DType  // K and V are rounded to that
+	watch watch
 }
 
 // program is a compiled graph and the weights among its inputs.

@@ -13,6 +13,7 @@ import (
 	"github.com/firstpassage/fpa/runtime/cache"
 	"github.com/firstpassage/fpa/runtime/cpu"
 	"github.com/firstpassage/fpa/runtime/engine"
+	"github.com/firstpassage/fpa/runtime/internal/finite"
 	"github.com/firstpassage/fpa/runtime/model"
 )
 
@@ -40,9 +41,11 @@ type lanes struct {
 	seqs         []*sequence
 	lastK, lastV *array // [L, B, Hkv*d], [L, B, Hkv*dv], the unshifted projections of the last tokens; nil unless shifted
 	keys         *slots
+	watch        watch
 	inputs       map[int]*inputs // by the size of a chunk
 	at           []int32         // [L][B][groups][N], the slots where the keys of a chunk go
 	buf          hostBuffers
+	watchBuf     watchBuffers
 }
 
 // hostBuffers hold outputs that the host cannot look at where they are.
@@ -56,7 +59,7 @@ type hostBuffers struct {
 type inputs struct{ tokens, x, cos, sin, from *array }
 
 // NewSession starts an empty sequence with a cache of the given type and policy.
-// It fails for cache types but F16 and F32, and for the modes measured and budget.
+// It fails for cache types but F16, F32 and Q8_0, and with F16 on gomlx's Go backend.
 func (e *Engine) NewSession(t quant.DType, p cache.Policy) (engine.Session, error) {
 	s, err := e.newSession(t, p)
 	if err != nil {
@@ -81,7 +84,7 @@ func (e *Engine) newLanes(n int, t quant.DType, p cache.Policy) (*lanes, error) 
 		return nil, err
 	}
 	n = (n + e.lanesOver() - 1) / e.lanesOver() * e.lanesOver()
-	s := &lanes{e: e, inputs: make(map[int]*inputs)}
+	s := &lanes{e: e, watch: watchOf(m, p), inputs: make(map[int]*inputs)}
 	for range n {
 		q, err := e.newSequence(t, p)
 		if err != nil {
@@ -101,7 +104,7 @@ func (e *Engine) newLanes(n int, t quant.DType, p cache.Policy) (*lanes, error) 
 				return err
 			}
 		}
-		s.keys, err = e.newSlots(n, stored, t == quant.F16, leastSlots)
+		s.keys, err = e.newSlots(n, stored, t, s.watch.dropped, leastSlots)
 		return err
 	})
 	if err != nil {
@@ -117,9 +120,6 @@ func (e *Engine) newSequence(t quant.DType, p cache.Policy) (*sequence, error) {
 		p.Bound = e.logitBound(t)
 	}
 	p.SelfPenalised = m.SelfPenalised()
-	if p.Mode == cache.Measured || p.Mode == cache.Budget || p.Audit {
-		return nil, fmt.Errorf("cache mode %s, or an audit, is not supported by this engine", p.Mode)
-	}
 	books, err := cache.NewRemote(cpu.CacheShape(m, t), p)
 	if err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func (e *Engine) newSequence(t quant.DType, p cache.Policy) (*sequence, error) {
 // logitBound is the proved bound of the model's logits with a cache of type t, nil
 // where there is none. A file carries that of F16, which holds for F32 too.
 func (e *Engine) logitBound(t quant.DType) []float32 {
-	if e.model.LogitBound != nil {
+	if e.model.LogitBound != nil && t != quant.Q8_0 {
 		return e.model.LogitBound
 	}
 	if _, done := e.bound[t]; !done {
@@ -155,7 +155,7 @@ func (s *sequence) begun() bool { return s.Len() > 0 }
 // which all heads of all layers have as many.
 func (s *Session) CacheStats() cache.Stats {
 	st := s.books.Stats()
-	st.BytesAllocated = s.keys.bytes()
+	s.keys.report(&st, 1)
 	return st
 }
 
@@ -258,11 +258,17 @@ func (s *lanes) feedChunk(ids [][]int32, size int, output func(logits, stream ba
 	if more := len(s.seqs) - len(ids); more > 0 {
 		ids = append(ids[:len(ids):len(ids)], make([][]int32, more)...)
 	}
+	for i, q := range s.seqs {
+		q.books.Begin(len(ids[i]))
+	}
 	capacity := s.keys.capacity
-	if size > 1 && !slices.ContainsFunc(s.seqs, (*sequence).begun) {
+	if size > 1 && !s.watch.needsCache() && !slices.ContainsFunc(s.seqs, (*sequence).begun) {
 		capacity = 0 // a prompt from the start has nothing but itself to attend to
 	}
-	key := programKey{kind: decodeChunk, lanes: len(s.seqs) / e.lanesOver(), n: size, slots: capacity, typ: s.keys.typ, f16: s.keys.f16}
+	key := programKey{
+		kind: decodeChunk, lanes: len(s.seqs) / e.lanesOver(), n: size, slots: capacity,
+		typ: s.keys.typ, round: s.keys.rounded, watch: s.watch,
+	}
 	p := e.program(key, (*builder).chunkGraph)
 	in, err := s.chunkInputs(ids, size, capacity > 0)
 	if err != nil {
@@ -283,7 +289,14 @@ func (s *lanes) feedChunk(ids [][]int32, size int, output func(logits, stream ba
 			rest = rest[1:]
 		}
 	}
-	if err := s.takeIn(field, level, ids, size); err != nil {
+	if err := s.checkInputs(rest[0], key, in, ids); err != nil {
+		return err
+	}
+	seen, err := s.readWatched(rest[1:], key)
+	if err != nil {
+		return err
+	}
+	if err := s.takeIn(field, level, seen, ids, size); err != nil {
 		return err
 	}
 	if err := s.keys.resize(s.seqs); err != nil {
@@ -330,6 +343,11 @@ func (s *lanes) chunkInputs(ids [][]int32, size int, cached bool) ([]backends.Bu
 		}
 		half := j * size * len(m.InvFreq)
 		q.turn(m.InvFreq, x.cos.floats()[half:], x.sin.floats()[half:], len(ids[j]))
+		if n := len(ids[j]); n > 0 {
+			pad(x.x.floats()[j*size*m.Hidden:], n, size, m.Hidden)
+			pad(x.cos.floats()[half:], n, size, len(m.InvFreq))
+			pad(x.sin.floats()[half:], n, size, len(m.InvFreq))
+		}
 		for i, w := range q.walks {
 			for h := range m.FieldHeads {
 				x.from.doubles()[(i*n+j)*m.FieldHeads+h] = w.From(h)
@@ -351,6 +369,9 @@ func (s *lanes) chunkInputs(ids [][]int32, size int, cached bool) ([]backends.Bu
 		arrays = append(arrays, s.keys.level, s.keys.low)
 	}
 	var in []backends.Buffer
+	if s.watch.dropped {
+		arrays = append(arrays, s.keys.allLevel, s.keys.dropped)
+	}
 	for _, a := range arrays {
 		b, err := a.send()
 		if err != nil {
@@ -364,7 +385,15 @@ func (s *lanes) chunkInputs(ids [][]int32, size int, cached bool) ([]backends.Bu
 	return in, nil
 }
 
-// embed looks the rows of the tokens up; those of padding keep what they were.
+// pad has rows n to size repeat the first one: what they hold is computed with, and must
+// not be anything that a token does not have.
+func pad(x []float32, n, size, width int) {
+	for ; n < size; n++ {
+		copy(x[n*width:(n+1)*width], x[:width])
+	}
+}
+
+// embed looks the rows of the tokens up.
 func (e *Engine) embed(x []float32, ids []int32) error {
 	m := e.model
 	rowBytes := len(m.Embed.Data) / m.VocabSize
@@ -389,7 +418,7 @@ func (s *sequence) turn(freq []float64, cos, sin []float32, n int) {
 
 // takeIn hands field and level of the chunk, buffers of [L, B, Hf, size] float64, to
 // the books, which choose the slots of the new keys and drop others.
-func (s *lanes) takeIn(fieldOut, levelOut backends.Buffer, ids [][]int32, size int) error {
+func (s *lanes) takeIn(fieldOut, levelOut backends.Buffer, seen watched, ids [][]int32, size int) error {
 	e, m := s.e, s.e.model
 	count := m.Blocks * len(s.seqs) * max(1, m.FieldHeads) * size
 	field, err := view(e, fieldOut, count, &s.buf.field)
@@ -404,15 +433,18 @@ func (s *lanes) takeIn(fieldOut, levelOut backends.Buffer, ids [][]int32, size i
 	for i := range m.Layers {
 		for j, q := range s.seqs {
 			own := (i*len(s.seqs) + j) * m.FieldHeads * size
-			s.at = q.takeIn(m, i, field[own:], level[own:], len(ids[j]), size, s.at)
+			s.at = q.takeIn(m, i, field[own:], level[own:], len(ids[j]), size, s.at, func(x *cache.Fresh, g, groups int) {
+				seen.describe(x, m, i, j, len(s.seqs), g, groups)
+			})
 		}
 	}
 	return nil
 }
 
 // takeIn takes n new tokens of a layer in, field and level being [Hf, size], and
-// appends where their keys go, [groups][size], -1 for no slot.
-func (s *sequence) takeIn(m *model.Model, layer int, field, level []float64, n, size int, slots []int32) []int32 {
+// appends where their keys go, [groups][size], -1 for no slot. describe says what else
+// is known of a group.
+func (s *sequence) takeIn(m *model.Model, layer int, field, level []float64, n, size int, slots []int32, describe func(x *cache.Fresh, g, groups int)) []int32 {
 	groups := s.books.Groups(layer)
 	at := len(slots)
 	for range len(groups) * size {
@@ -431,6 +463,7 @@ func (s *sequence) takeIn(m *model.Model, layer int, field, level []float64, n, 
 		x.Field, x.Level = field[first*size:(first+heads)*size], level[first*size:(first+heads)*size]
 		x.Moved, x.MovedStride = s.moved[first:], m.FieldHeads
 		x.Slots = slots[at+g*size : at+g*size+n]
+		describe(x, g, len(groups))
 		group.Remote().Take(x)
 	}
 	return slots
@@ -478,7 +511,7 @@ func (s *Session) output(last, stream backends.Buffer, size, n, first int, want 
 		}
 		for i, t := range here {
 			row := logits[i*m.VocabSize : (i+1)*m.VocabSize]
-			if err := finite(row, first+int(t)); err != nil {
+			if err := finite.Logits(row, first+int(t)); err != nil {
 				return err
 			}
 			if err := each(first+int(t), row); err != nil {
@@ -510,16 +543,6 @@ func (s *Session) logits(last, stream backends.Buffer, rows []int32, size, n int
 	defer e.release(out...)
 	logits := grow(&s.buf.logits, len(numbers)*e.model.VocabSize)
 	return logits, take(e, out[0], logits)
-}
-
-// finite checks that no logit is NaN or infinite.
-func finite(logits []float32, position int) error {
-	for id, l := range logits {
-		if d := l - l; d != 0 {
-			return fmt.Errorf("the logit of token %d at position %d is %g: the weights are damaged, or overflow", id, position, l)
-		}
-	}
-	return nil
 }
 
 func grow[T any](v *[]T, n int) []T {

@@ -10,6 +10,7 @@ import (
 	"github.com/x448/float16"
 
 	"github.com/firstpassage/fpa/ops/graph"
+	"github.com/firstpassage/fpa/quant"
 	"github.com/firstpassage/fpa/runtime/cache"
 )
 
@@ -27,15 +28,20 @@ type slots struct {
 	e          *Engine
 	lanes      int // B
 	typ        dtypes.DType
-	f16        bool // K and V were rounded to F16
+	rounded    quant.DType // K and V were rounded to that
+	audited    bool
 	capacity   int
 	key, value []*array // [layer], [B, Hkv, capacity, d] and [B, Hkv, capacity, dv]
 	level, low *array   // [L, B, Hf, capacity]
+
+	// Of an audit: levels of all slots, dropped keys included, [L, B, Hf, capacity], and
+	// 1 for these and 0 for others, [L, B, Hkv, capacity].
+	allLevel, dropped *array
 }
 
 // newSlots makes empty slots.
-func (e *Engine) newSlots(lanes int, typ dtypes.DType, f16 bool, capacity int) (*slots, error) {
-	k := &slots{e: e, lanes: lanes, typ: typ, f16: f16}
+func (e *Engine) newSlots(lanes int, typ dtypes.DType, rounded quant.DType, audited bool, capacity int) (*slots, error) {
+	k := &slots{e: e, lanes: lanes, typ: typ, rounded: rounded, audited: audited}
 	if err := k.allocate(capacity); err != nil {
 		return nil, err
 	}
@@ -78,7 +84,13 @@ func (k *slots) allocate(capacity int) (err error) {
 	if k.level, err = e.newArray(fields, byLayer); err != nil {
 		return err
 	}
-	k.low, err = e.newArray(fields, byLayer)
+	if k.low, err = e.newArray(fields, byLayer); err != nil || !k.audited {
+		return err
+	}
+	if k.allLevel, err = e.newArray(fields, byLayer); err != nil {
+		return err
+	}
+	k.dropped, err = e.newArray(shapes.Make(dtypes.Float32, m.Blocks, k.lanes, m.KVHeads, capacity), byLayer)
 	return err
 }
 
@@ -90,6 +102,16 @@ func (k *slots) bytes() int64 {
 		n += 2 * int64(k.level.shape.Memory())
 	}
 	return n
+}
+
+// report adds to the statistics of one of so many sequences what it takes on the
+// device.
+func (k *slots) report(s *cache.Stats, sequences int) {
+	s.BytesAllocated = k.bytes() / int64(sequences)
+	s.Device = &cache.DeviceStats{Type: "f32", Slots: k.capacity}
+	if k.typ == dtypes.Float16 {
+		s.Device.Type = "f16"
+	}
 }
 
 // buffers are K and V of each layer, in the order of chunkGraph.
@@ -124,6 +146,24 @@ func (k *slots) describe(seqs []*sequence) {
 			for g, group := range groups {
 				group.Remote().Fields(level[g*width:(g+1)*width], low[g*width:(g+1)*width], k.capacity)
 			}
+			if k.audited {
+				k.describeDropped(i, j, groups)
+			}
+		}
+	}
+}
+
+// describeDropped writes what an audit needs of the groups of a layer.
+func (k *slots) describeDropped(layer, lane int, groups []*cache.Group) {
+	at := layer*k.lanes + lane
+	level := k.allLevel.floats()[at*k.e.model.FieldHeads*k.capacity:]
+	dropped := k.dropped.floats()[at*k.e.model.KVHeads*k.capacity:]
+	width, heads := k.e.model.FieldHeads/len(groups)*k.capacity, k.e.model.KVHeads/len(groups)
+	for g, group := range groups {
+		first := dropped[g*heads*k.capacity:]
+		group.Remote().Audited(level[g*width:(g+1)*width], first[:k.capacity], k.capacity)
+		for h := 1; h < heads; h++ { // the key heads of a group drop the same keys
+			copy(first[h*k.capacity:(h+1)*k.capacity], first)
 		}
 	}
 }
@@ -151,9 +191,11 @@ func (k *slots) resize(seqs []*sequence) error {
 	}
 	old := *k
 	defer func() {
-		for _, list := range [][]*array{old.key, old.value, {old.level, old.low}} {
+		for _, list := range [][]*array{old.key, old.value, {old.level, old.low, old.allLevel, old.dropped}} {
 			for _, a := range list {
-				a.free()
+				if a != nil {
+					a.free()
+				}
 			}
 		}
 	}()

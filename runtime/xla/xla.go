@@ -170,12 +170,12 @@ func (e *Engine) cacheType(t quant.DType) (dtypes.DType, error) {
 		return dtypes.InvalidDType, errors.New("cache type f16 is not supported by gomlx's Go backend, which cannot round to it; use f32 (--cache-type f32)")
 	}
 	switch {
-	case t == quant.F32, t == quant.F16 && !e.memory.half:
+	case t == quant.F32, t == quant.Q8_0, t == quant.F16 && !e.memory.half:
 		return dtypes.Float32, nil
 	case t == quant.F16:
 		return dtypes.Float16, nil
 	}
-	return dtypes.InvalidDType, fmt.Errorf("cache type %s is not supported by this engine, expected f16 or f32", t)
+	return dtypes.InvalidDType, fmt.Errorf("cache type %s is not supported by this engine, expected f16, q8_0 or f32", t)
 }
 
 var posInf = float32(math.Inf(1))
