@@ -13,7 +13,6 @@ import (
 
 	"github.com/firstpassage/fpa/cmd/internal/cli"
 	"github.com/firstpassage/fpa/quant"
-	"github.com/firstpassage/fpa/runtime/cache"
 	"github.com/firstpassage/fpa/runtime/cpu"
 	"github.com/firstpassage/fpa/runtime/engine"
 	"github.com/firstpassage/fpa/runtime/model"
@@ -67,14 +66,11 @@ func (f *engineFlags) newEngine(m *model.Model) (engine.Engine, error) {
 	return cpu.New(m, cpu.Options{Threads: f.threads, Chunk: f.batch, NoRepack: f.noRepack})
 }
 
-// fitsXLA says whether XLA has the cache that the flags ask for.
+// fitsXLA says whether a GPU serves what the flags ask for: XLA holds keys that are
+// rounded to bytes as float32, which saves no memory.
 func (f *engineFlags) fitsXLA() bool {
 	t, err := f.cacheType()
-	switch cache.Mode(f.mode) {
-	case cache.Off, cache.Exact, cache.Bounded:
-		return err == nil && t != quant.Q8_0 && !f.audit
-	}
-	return false
+	return err == nil && t != quant.Q8_0
 }
 
 // findPlugin is the first plugin for a device, or an error that says how to get one.

@@ -109,10 +109,10 @@ func TestXLAFlags(t *testing.T) {
 			t.Errorf("%s: %v, expected an error with %q", backend, err, want)
 		}
 	}
-	for mode, want := range map[string]bool{"off": true, "exact": true, "bounded": true, "measured": false, "budget": false} {
-		f := engineFlags{mode: mode, typ: "f16"}
+	for typ, want := range map[string]bool{"f16": true, "f32": true, "q8_0": false} {
+		f := engineFlags{typ: typ}
 		if f.fitsXLA() != want {
-			t.Errorf("XLA has cache mode %s: %v", mode, !want)
+			t.Errorf("a GPU is used with cache type %s: %v", typ, !want)
 		}
 	}
 }

@@ -29,7 +29,8 @@ type engineFlags struct {
 	mode    string
 	eps     float64
 	keep    string
-	typ     string
+	typ     string // "" until check
+	usual   string // typ where the command line gives none, but with --backend go
 	audit   bool
 
 	noRepack bool
@@ -48,7 +49,8 @@ func (f *engineFlags) add(fl *pflag.FlagSet, mode cache.Mode, typ string) {
 	fl.StringVar(&f.mode, "cache", string(mode), "which keys the cache drops: off (none), exact (those that cannot change the\noutput by more than float32 rounding), bounded (those whose weight stays within\n--cache-eps), measured (the same for the logits seen so far: no promise),\nbudget (the most penalised, to stay within --cache-keep)")
 	fl.Float64Var(&f.eps, "cache-eps", 1e-3, "weight that --cache bounded and measured may remove in total, for each head and query")
 	fl.StringVar(&f.keep, "cache-keep", "", "size for --cache budget: a `share` of the uncompressed cache (0.25, 25%), or bytes (64M);\na head always keeps 16 keys")
-	fl.StringVar(&f.typ, "cache-type", typ, "type of the cached keys and values: f16, q8_0, f32")
+	f.usual = typ
+	fl.StringVar(&f.typ, "cache-type", "", cacheTypeUsage("type of the cached keys and values: f16, q8_0, f32", typ))
 	fl.BoolVar(&f.audit, "cache-audit", false, "keep dropped keys aside, run everything a second time without dropping, and\nreport the largest weight removed and the largest difference of a logit (slow)")
 }
 
@@ -134,8 +136,28 @@ func (f *engineFlags) check() error {
 	if _, err := f.policy(); err != nil {
 		return err
 	}
+	f.typ = usualType(f.typ, f.usual, f.backend)
 	_, err := f.cacheType()
 	return err
+}
+
+// cacheTypeUsage is the help of a flag for a type of cached keys with its default.
+func cacheTypeUsage(usage, usual string) string {
+	if usual == "f32" {
+		return usage + " (default f32)"
+	}
+	return usage + " (default " + usual + "; f32\nwith --backend go, which has no half precision)"
+}
+
+// usualType is a type of cached keys, the default if it is empty.
+func usualType(typ, usual, backend string) string {
+	switch {
+	case typ != "":
+		return typ
+	case backend == backendGo:
+		return "f32"
+	}
+	return usual
 }
 
 // open opens the model and starts an engine.

@@ -55,7 +55,7 @@ all that the cache flags, and the other model, change.
 	f.text.add(fl, "text")
 	f.spans.add(fl)
 	fl.StringVar(&f.base, "base", "", "compare with this model `file` (default: the same model)")
-	fl.StringVar(&f.baseType, "base-cache-type", "f16", "type of the base's cached keys and values")
+	fl.StringVar(&f.baseType, "base-cache-type", "", cacheTypeUsage("type of the base's cached keys and values", "f16"))
 	fl.BoolVar(&f.noSpecial, "no-special", false, "add no token that begins the text")
 	fl.BoolVar(&f.json, "json", false, "print the result as JSON")
 	return c
@@ -119,7 +119,7 @@ func runKLD(ctx context.Context, stdin io.Reader, w io.Writer, f *kldFlags) erro
 	if err := f.check(); err != nil {
 		return err
 	}
-	base := engineFlags{model: f.base, threads: f.threads, batch: f.batch, backend: f.backend, noRepack: f.noRepack, mode: string(cache.Off), typ: f.baseType}
+	base := engineFlags{model: f.base, threads: f.threads, batch: f.batch, backend: f.backend, noRepack: f.noRepack, mode: string(cache.Off), typ: f.baseType, usual: "f16"}
 	if f.base == "" {
 		base.model = f.model
 	}
