@@ -28,7 +28,7 @@ type convertFlags struct {
 	verify, noVerify           bool
 	dryRun, force, quiet, json bool
 	requantise                 bool
-	plan                       bool // a dry run says what would be written
+	quantize                   bool // the command quantize: only types change, and a dry run says what would be written
 	atol                       float64
 	atolGiven                  bool
 	threads                    int
@@ -135,7 +135,7 @@ func runConvert(ctx context.Context, path string, f *convertFlags, stdout, stder
 	}
 	defer src.Close()
 	if f.dryRun {
-		if f.plan {
+		if f.quantize {
 			return printPlan(src, o, stdout)
 		}
 		return dryRun(src, stdout)
@@ -212,7 +212,7 @@ func (f *convertFlags) options() (convert.Options, error) {
 	return convert.Options{
 		Output: f.output, Type: typ, SplitMaxBytes: splitMax, Version: cli.Version(), Force: f.force,
 		NoCheck: f.noVerify || !f.verify, Atol: f.atol, Measure: f.report != "" || f.json, Threads: f.threads,
-		Requantise: f.requantise,
+		Requantise: f.requantise, KeepArchitecture: f.quantize,
 	}, f.checkKind()
 }
 

@@ -27,6 +27,9 @@ GGUF file with --type does: bounds on the logits are proved anew from the tensor
 written, and model and file are run on the same tokens and compared. MODEL may be
 anything that fpaconv reads.
 
+A GGUF file of the architecture llama stays one, metadata included, and llama.cpp runs
+the result; anything else becomes one of the architecture fpa.
+
 Types of fewer than 8 bits are mixes, as llama.cpp's of the same names are: q4_k and
 q5_k mean Q4_K_M and Q5_K_M. The output matrix (the embedding, where the two are tied)
 becomes Q6_K, with q4_k and q5_k also attn_v and ffn_down in half of the layers. Where
@@ -56,7 +59,7 @@ f16 widens one.`,
 			if f.output != "" && !strings.EqualFold(filepath.Ext(f.output), ".gguf") {
 				return cli.Usage("cannot write %q, expected a name that ends in .gguf", f.output)
 			}
-			f.atolGiven, f.all, f.plan = c.Flags().Changed("atol"), c.Flags(), true
+			f.atolGiven, f.all, f.quantize = c.Flags().Changed("atol"), c.Flags(), true
 			return runConvert(c.Context(), args[0], &f, c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}

@@ -31,13 +31,16 @@ type Options struct {
 	// SplitMaxBytes splits the model into files of at most so many bytes of
 	// tensor data, named Output without .gguf, then -00001-of-0000N.gguf; 0: one file.
 	SplitMaxBytes int64
-	Version       string  // of this program, for the provenance
-	Force         bool    // replace an existing file
-	Requantise    bool    // allow matrices that are quantised to be quantised as another type
-	NoCheck       bool    // do not verify the written file
-	Atol          float64 // 0: by type
-	Measure       bool    // measure the error of each tensor
-	Threads       int     // 0: one a processor
+	Version       string // of this program, for the provenance
+	Force         bool   // replace an existing file
+	Requantise    bool   // allow matrices that are quantised to be quantised as another type
+	// KeepArchitecture leaves a GGUF file of the architecture llama one, with its
+	// metadata, so that programs which know no other can run the result.
+	KeepArchitecture bool
+	NoCheck          bool    // do not verify the written file
+	Atol             float64 // 0: by type
+	Measure          bool    // measure the error of each tensor
+	Threads          int     // 0: one a processor
 	// Progress is told what is done, from any goroutine: bytes of the source for
 	// "writing", tokens for "verifying". It may be nil.
 	Progress func(stage string, done, total int64)
@@ -149,6 +152,9 @@ func (c *conversion) run() error {
 // written.
 func (c *conversion) plan() error {
 	c.plans = order(&c.src.Parts)
+	if f := c.keptFile(); f != nil {
+		c.plans = asInFile(c.plans, f)
+	}
 	c.mix = newMix(c.o.Type, &c.src.Parts)
 	c.report = Report{
 		Source: c.src.Path, SourceFormat: c.src.Format(), Version: c.o.Version, Type: c.o.Type.String(),
@@ -375,24 +381,52 @@ func (r *cancelReader) Read(b []byte) (int, error) {
 	return r.r.Read(b)
 }
 
-// metadata makes the header's entries.
+// add adds an entry to the header.
+func (c *conversion) add(key string, v gguf.Value) {
+	c.kv = append(c.kv, gguf.KV{Key: key, Value: v})
+}
+
+// metadata makes the header's entries: what the model is, how it was written, and
+// what it was made from.
 func (c *conversion) metadata() error {
-	add := func(key string, v gguf.Value) { c.kv = append(c.kv, gguf.KV{Key: key, Value: v}) }
-	add(gguf.KeyArchitecture, gguf.ValueOf(gguf.ArchFPA))
-	add(gguf.KeyType, gguf.ValueOf("model"))
-	add(gguf.KeyName, gguf.ValueOf(baseName(c.src.Path)))
-	add(gguf.KeySizeLabel, gguf.ValueOf(gguf.SizeLabel(c.report.Parameters)))
+	kept := c.keptFile()
+	if kept != nil {
+		c.kv = keptMetadata(kept)
+	} else {
+		c.add(gguf.KeyArchitecture, gguf.ValueOf(gguf.ArchFPA))
+		c.add(gguf.KeyType, gguf.ValueOf("model"))
+		c.add(gguf.KeyName, gguf.ValueOf(baseName(c.src.Path)))
+		c.add(gguf.KeySizeLabel, gguf.ValueOf(gguf.SizeLabel(c.report.Parameters)))
+	}
 	number, ok := fileType(c.o.Type)
 	if !ok {
 		return fmt.Errorf("type %s has no number as a file type", c.o.Type)
 	}
-	add(gguf.KeyFileType, gguf.ValueOf(uint32(number)))
+	c.add(gguf.KeyFileType, gguf.ValueOf(uint32(number)))
 	for _, p := range c.plans {
 		if p.dtype.Quantised() {
-			add(gguf.KeyQuantizationVersion, gguf.ValueOf(uint32(gguf.QuantizationVersion)))
+			c.add(gguf.KeyQuantizationVersion, gguf.ValueOf(uint32(gguf.QuantizationVersion)))
 			break
 		}
 	}
+	if kept == nil {
+		if err := c.describe(); err != nil {
+			return err
+		}
+	}
+	c.add(gguf.KeySourceFormat, gguf.ValueOf(c.src.Format()))
+	if c.hashes() {
+		c.add(gguf.KeySourceSHA256, gguf.ValueOf(strings.Repeat("0", 2*sha256.Size))) // filled in by run
+	}
+	c.add(gguf.KeyConverterVersion, gguf.ValueOf(c.o.Version))
+	if !c.o.NoCheck {
+		c.add(gguf.KeyVerifiedMaxAbsError, gguf.ValueOf(float32(math.NaN()))) // filled in by verify
+	}
+	return nil
+}
+
+// describe adds the configuration, the tokenizer and the generation settings.
+func (c *conversion) describe() error {
 	config := c.src.Parts.Config
 	config.LogitBound = nil
 	if config.Field != model.FieldNone {
@@ -411,14 +445,6 @@ func (c *conversion) metadata() error {
 		return err
 	}
 	c.kv = append(c.kv, c.generation.KV()...)
-	add(gguf.KeySourceFormat, gguf.ValueOf(c.src.Format()))
-	if c.hashes() {
-		add(gguf.KeySourceSHA256, gguf.ValueOf(strings.Repeat("0", 2*sha256.Size))) // filled in by run
-	}
-	add(gguf.KeyConverterVersion, gguf.ValueOf(c.o.Version))
-	if !c.o.NoCheck {
-		add(gguf.KeyVerifiedMaxAbsError, gguf.ValueOf(float32(math.NaN()))) // filled in by verify
-	}
 	return nil
 }
 
@@ -455,7 +481,7 @@ func (c *conversion) tokenizer() error {
 		}
 	}
 	if e := t.TextEscape(); e != tokenizer.EscapeNone {
-		c.kv = append(c.kv, gguf.KV{Key: gguf.KeyTextEscape, Value: gguf.ValueOf(string(e))})
+		c.add(gguf.KeyTextEscape, gguf.ValueOf(string(e)))
 	}
 	if data != nil {
 		var small bytes.Buffer
@@ -463,14 +489,14 @@ func (c *conversion) tokenizer() error {
 			return fmt.Errorf("tokenizer.json: %w", err)
 		}
 		if small.Len() <= gguf.MaxHFTokenizerBytes {
-			c.kv = append(c.kv, gguf.KV{Key: gguf.KeyHFTokenizer, Value: gguf.ValueOf(small.String())})
+			c.add(gguf.KeyHFTokenizer, gguf.ValueOf(small.String()))
 		} else {
 			c.report.Notes = append(c.report.Notes, fmt.Sprintf("tokenizer.json has %d bytes; above %d it is left out, since other readers refuse the file", small.Len(), gguf.MaxHFTokenizerBytes))
 		}
 	}
 	template, err := c.src.ChatTemplate()
 	if template != "" {
-		c.kv = append(c.kv, gguf.KV{Key: gguf.KeyChatTemplate, Value: gguf.ValueOf(template)})
+		c.add(gguf.KeyChatTemplate, gguf.ValueOf(template))
 	}
 	return err
 }
