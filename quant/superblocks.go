@@ -113,11 +113,8 @@ func q6Scales(src []byte) (scales [16]float32) {
 func decodeQ6KGo(dst []float32, src []byte) {
 	for ; len(dst) > 0; dst, src = dst[superLen:], src[210:] {
 		for g, scale := range q6Scales(src) {
-			// Group g is number k in its half.
-			half, k := g/8, g%8
-			low := src[half*64+k%4*16:][:16]
-			high := src[128+half*32+k%2*16:][:16]
-			out, lowShift, highShift := dst[g*16:][:16], k/4*4, k/2*2
+			low, high, lowShift, highShift := groupQ6K(src, g)
+			out := dst[g*16:][:16]
 			for i, q := range low {
 				out[i] = scale * float32(int(q>>lowShift&15|high[i]>>highShift&3<<4)-32)
 			}

@@ -13,22 +13,38 @@ import (
 // sum across lanes, and scales are read sixteen at a time.
 //
 // Rows come in groups of sixteen, the last one filled up with zeros. A group holds
-// first, for every block of 32 columns, the sixteen scales, and the sixteen offsets
-// of a type that has them, all binary16, filled up to 64 bytes; then, for every block,
+// first, for every block of the file's type, the scales and offsets of the sixteen
+// rows, filled up to 64 bytes; then, for every block, the integers. For each of the
+// rows next to each other these are
 //
-//   - four-bit types: four times sixteen words, of which word i of row r holds the
-//     bytes 4i to 4i+3 of the row's block as they are in the file, so that half bytes
-//     2j and 2j+1 belong to columns 4i+j and 4i+j+16;
-//   - Q8_0: 32 columns of sixteen bytes.
+//	Q4_0, IQ4_NL  d                                    four words
+//	Q4_1          d, m                                 four words
+//	Q8_0          d                                    32 bytes, by column
+//	Q4_K          d, dmin, and for every 64 columns    32 words
+//	              two scales and two offsets, bytes
+//	Q6_K          d, and for every 16 columns a byte   256 bytes, by column
+//
+// where d, m and dmin are binary16, and word i holds bytes 4i to 4i+3 of the row's
+// block as they are in the file: half bytes 2j and 2j+1 belong to columns 4i+j and
+// 4i+j+16, or in Q4_K, of 64 columns, 4i+j+32. Integers of Q6_K are bytes here, more than
+// in the file; putting six bits together takes longer than reading eight.
 
 const packedRows = 16 // rows of a group
 
 // packedForm describes how a type is packed.
 type packedForm struct {
 	kernel  packedKernel
+	columns int // of a block
 	block   int // bytes of a block in the file
-	integer int // where its integers begin
-	table   *[16]float32
+	head    int // bytes of the scales and offsets of a block of a group
+	words   int // of 32 bits that the integers of a block of a row fill
+	bytes   bool
+	offset  bool
+	table   *[16]float32 // of half bytes
+
+	// fill writes the block of a row, in lane i, to the scales and offsets h and the
+	// integers q of a block of a group; bytes by fours, to be turned later.
+	fill func(h, q []byte, i int, block []byte)
 }
 
 // packedKernel is a family of kernels of package gen.
@@ -38,26 +54,9 @@ const (
 	packedNibbles packedKernel = iota
 	packedNibblesOffset
 	packedBytes
+	packedNibblesGroups
+	packedBytesGroups
 )
-
-// head is the bytes of the scales and offsets of a block of a group.
-func (f *packedForm) head() int {
-	if f.kernel == packedNibblesOffset {
-		return 2 * 2 * packedRows
-	}
-	return 2 * packedRows
-}
-
-// forms is what the kernels read beside the vectors.
-func (f *packedForm) forms() forms {
-	if f.kernel == packedNibblesOffset {
-		return formSums
-	}
-	return 0
-}
-
-// words is the number of 32-bit words that the integers of a block of a row fill.
-func (f *packedForm) words() int { return (f.block - f.integer) / 4 }
 
 var (
 	levelsPlain  = [16]float32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
@@ -66,10 +65,68 @@ var (
 )
 
 var packedForms = map[quant.DType]*packedForm{
-	quant.Q4_0:   {packedNibbles, 18, 2, &levelsSigned},
-	quant.IQ4_NL: {packedNibbles, 18, 2, &levelsIQ4NL},
-	quant.Q4_1:   {packedNibblesOffset, 20, 4, &levelsPlain},
-	quant.Q8_0:   {packedBytes, 34, 2, nil},
+	quant.Q4_0: {
+		kernel: packedNibbles, columns: 32, block: 18, head: 32, words: 4, table: &levelsSigned, fill: fillScaled,
+	},
+	quant.IQ4_NL: {
+		kernel: packedNibbles, columns: 32, block: 18, head: 32, words: 4, table: &levelsIQ4NL, fill: fillScaled,
+	},
+	quant.Q4_1: {
+		kernel: packedNibblesOffset, columns: 32, block: 20, head: 64, words: 4, offset: true, table: &levelsPlain,
+		fill: func(h, q []byte, i int, block []byte) {
+			copy(h[2*i:], block[:2])
+			copy(h[32+2*i:], block[2:4])
+			fillWords(q, i, block[4:])
+		},
+	},
+	quant.Q8_0: {
+		kernel: packedBytes, columns: 32, block: 34, head: 32, words: 8, bytes: true, fill: fillScaled,
+	},
+	quant.Q4_K: {
+		kernel: packedNibblesGroups, columns: 256, block: 144, head: 320, words: 32, offset: true, table: &levelsPlain,
+		fill: func(h, q []byte, i int, block []byte) {
+			copy(h[2*i:], block[:2])
+			copy(h[32+2*i:], block[2:4])
+			scales, offsets := quant.Groups(block)
+			for g := range scales {
+				h[64+g/2*64+g%2*16+i], h[64+g/2*64+32+g%2*16+i] = scales[g], offsets[g]
+			}
+			fillWords(q, i, block[16:])
+		},
+	},
+	quant.Q6_K: {
+		kernel: packedBytesGroups, columns: 256, block: 210, head: 288, words: 64, bytes: true,
+		fill: func(h, q []byte, i int, block []byte) {
+			copy(h[2*i:], block[208:210])
+			for g, s := range block[192:208] {
+				h[32+16*g+i] = s
+			}
+			for k, v := range quant.IntegersQ6K(block) {
+				q[k/4*64+4*i+k%4] = byte(v)
+			}
+		},
+	},
+}
+
+// fillScaled is fill of a scale and integers.
+func fillScaled(h, q []byte, i int, block []byte) {
+	copy(h[2*i:], block[:2])
+	fillWords(q, i, block[2:])
+}
+
+// fillWords writes words of integers to lane i.
+func fillWords(q []byte, i int, words []byte) {
+	for w := 0; w < len(words)/4; w++ {
+		binary.NativeEndian.PutUint32(q[64*w+4*i:], binary.NativeEndian.Uint32(words[4*w:]))
+	}
+}
+
+// forms is what the kernels read beside the vectors.
+func (f *packedForm) forms() forms {
+	if f.offset {
+		return formSums
+	}
+	return 0
 }
 
 // packed is the second form of a matrix.
@@ -80,9 +137,9 @@ type packed struct {
 
 // groupBytes is the size of the heads, and of all, of a group.
 func (f *packedForm) groupBytes(cols int) (heads, all int) {
-	blocks := cols / 32
-	heads = (blocks*f.head() + 63) &^ 63
-	return heads, heads + blocks*f.words()*4*packedRows
+	blocks := cols / f.columns
+	heads = (blocks*f.head + 63) &^ 63
+	return heads, heads + blocks*f.words*4*packedRows
 }
 
 // PackedBytes is the room that Pack needs, or 0 where there is no packed form of the
@@ -112,31 +169,22 @@ func (m Matrix) Pack(buf []byte) Matrix {
 // of 16, and r1 as well or the number of rows. Different rows may be packed by
 // several workers at a time.
 func (m Matrix) PackRows(r0, r1 int) {
-	f, blocks := m.packed.form, m.Cols/32
+	f := m.packed.form
 	heads, all := f.groupBytes(m.Cols)
-	row, words, head := m.RowBytes(), f.words(), f.head()
+	row, quants := m.RowBytes(), f.words*4*packedRows
 	for r := r0; r < r1; r += packedRows {
 		to := m.packed.data[r/packedRows*all:][:all]
 		n := min(packedRows, m.Rows-r)
 		if n < packedRows {
 			clear(to)
 		}
-		for b := range blocks {
-			h := to[b*head:][:head]
-			q := to[heads+b*words*4*packedRows:][:words*4*packedRows]
-			for lane := range n {
-				from := m.Data[(r+lane)*row+b*f.block:][:f.block]
-				copy(h[2*lane:], from[:2])
-				if f.kernel == packedNibblesOffset {
-					copy(h[2*packedRows+2*lane:], from[2:4])
-				}
-				from = from[f.integer:]
-				for i := range words {
-					binary.NativeEndian.PutUint32(q[64*i+4*lane:], binary.NativeEndian.Uint32(from[4*i:]))
-				}
+		for b := range m.Cols / f.columns {
+			h, q := to[b*f.head:][:f.head], to[heads+b*quants:][:quants]
+			for i := range n {
+				f.fill(h, q, i, m.Data[(r+i)*row+b*f.block:][:f.block])
 			}
 		}
-		if f.kernel == packedBytes {
+		if f.bytes {
 			turnBytes(to[heads:])
 		}
 	}

@@ -21,19 +21,27 @@ var packedKernels = [...][packedVectors]func(y *float32, ldy int, w *byte, heads
 		packedBytes1AVX512, packedBytes2AVX512, packedBytes3AVX512, packedBytes4AVX512,
 		packedBytes5AVX512, packedBytes6AVX512, packedBytes7AVX512, packedBytes8AVX512,
 	},
+	packedNibblesGroups: {
+		packedNibblesGroups1AVX512, packedNibblesGroups2AVX512, packedNibblesGroups3AVX512, packedNibblesGroups4AVX512,
+		packedNibblesGroups5AVX512, packedNibblesGroups6AVX512, packedNibblesGroups7AVX512, packedNibblesGroups8AVX512,
+	},
+	packedBytesGroups: {
+		packedBytesGroups1AVX512, packedBytesGroups2AVX512, packedBytesGroups3AVX512, packedBytesGroups4AVX512,
+		packedBytesGroups5AVX512, packedBytesGroups6AVX512, packedBytesGroups7AVX512, packedBytesGroups8AVX512,
+	},
 }
 
 // matMulPacked multiplies rows r0 to r1 of a packed matrix, eight vectors at a time.
 func matMulPacked(y []float32, ldy int, w Matrix, in *Input, r0, r1 int) {
 	f := w.packed.form
 	heads, all := f.groupBytes(w.Cols)
-	blocks := w.Cols / 32
+	blocks := w.Cols / f.columns
 	for t := 0; t < in.n; t += packedVectors {
 		n := min(packedVectors, in.n-t)
 		kernel := packedKernels[f.kernel][n-1]
 		var sums, table *float32
-		if f.kernel == packedNibblesOffset {
-			sums = &in.sums[t*blocks]
+		if f.offset {
+			sums = &in.sums[t*(w.Cols/32)]
 		}
 		if f.table != nil {
 			table = &f.table[0]
@@ -70,14 +78,23 @@ func widenGroup(dst []float32, stride int, w Matrix, group, c, cols int) {
 	heads, all := f.groupBytes(w.Cols)
 	data := w.packed.data[group*all:]
 	_ = dst[:(packedRows-1)*stride+cols]
-	head, quants, blocks := &data[c/32*f.head()], &data[heads+c/32*f.words()*4*packedRows], cols/32
+	first, blocks := c/f.columns, cols/f.columns
+	head, quants := &data[first*f.head], &data[heads+first*f.words*4*packedRows]
+	var table *float32
+	if f.table != nil {
+		table = &f.table[0]
+	}
 	switch f.kernel {
 	case packedNibbles:
-		widenPackedNibblesAVX512(&dst[0], 4*stride, head, quants, &f.table[0], blocks)
+		widenPackedNibblesAVX512(&dst[0], 4*stride, head, quants, table, blocks)
 	case packedNibblesOffset:
-		widenPackedNibblesOffsetAVX512(&dst[0], 4*stride, head, quants, &f.table[0], blocks)
+		widenPackedNibblesOffsetAVX512(&dst[0], 4*stride, head, quants, table, blocks)
 	case packedBytes:
-		widenPackedBytesAVX512(&dst[0], 4*stride, head, quants, nil, blocks)
+		widenPackedBytesAVX512(&dst[0], 4*stride, head, quants, table, blocks)
+	case packedNibblesGroups:
+		widenPackedNibblesGroupsAVX512(&dst[0], 4*stride, head, quants, table, blocks)
+	case packedBytesGroups:
+		widenPackedBytesGroupsAVX512(&dst[0], 4*stride, head, quants, table, blocks)
 	}
 }
 

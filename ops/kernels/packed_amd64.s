@@ -58,9 +58,9 @@ group1:
 	MOVQ   blocks+64(FP), DI
 
 block2:
+	PREFETCHT0       8192(CX)
 	VXORPS           Z2, Z2, Z2
 	VXORPS           Z3, Z3, Z3
-	PREFETCHT0       8192(CX)
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z4
 	VPERMPS          Z0, Z4, Z5
@@ -161,8 +161,8 @@ block2:
 	VPSRLD           $0x1c, Z4, Z4
 	VPERMPS          Z0, Z4, Z4
 	VFMADD231PS.BCST 124(BX), Z4, Z3
-	ADDQ             $+128, BX
 	ADDQ             $0x00000100, DX
+	ADDQ             $+128, BX
 	VCVTPH2PS        (CX), Z4
 	VADDPS           Z3, Z2, Z2
 	VFMADD231PS      Z4, Z2, Z1
@@ -175,7 +175,7 @@ block2:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	DECQ             SI
 	JNZ              group1
@@ -196,22 +196,22 @@ TEXT ·packedNibbles2AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group3:
+group4:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	MOVQ   blocks+64(FP), R8
 
-block4:
+block5:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z3, Z3, Z3
 	VXORPS     Z4, Z4, Z4
 	VXORPS     Z5, Z5, Z5
 	VXORPS     Z6, Z6, Z6
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R9
 
-step5:
+step7:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z7
 	VPERMPS          Z0, Z7, Z8
@@ -248,7 +248,7 @@ step5:
 	ADDQ             $+16, BX
 	ADDQ             $0x00000040, DX
 	DECQ             R9
-	JNZ              step5
+	JNZ              step7
 	ADDQ             $+64, BX
 	VCVTPH2PS        (CX), Z7
 	VADDPS           Z4, Z3, Z3
@@ -257,7 +257,7 @@ step5:
 	VFMADD231PS      Z7, Z5, Z2
 	ADDQ             $0x00000020, CX
 	DECQ             R8
-	JNZ              block4
+	JNZ              block5
 	MOVQ             ldy+8(FP), R8
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -266,10 +266,10 @@ step5:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	DECQ             DI
-	JNZ              group3
+	JNZ              group4
 	VZEROUPPER
 	RET
 
@@ -287,7 +287,7 @@ TEXT ·packedNibbles3AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group6:
+group8:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -295,17 +295,17 @@ group6:
 	VXORPS Z3, Z3, Z3
 	MOVQ   blocks+64(FP), R8
 
-block7:
+block9:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z4, Z4, Z4
 	VXORPS     Z5, Z5, Z5
 	VXORPS     Z6, Z6, Z6
 	VXORPS     Z7, Z7, Z7
 	VXORPS     Z8, Z8, Z8
 	VXORPS     Z9, Z9, Z9
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R9
 
-step8:
+step11:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z10
 	VPERMPS          Z0, Z10, Z11
@@ -350,7 +350,7 @@ step8:
 	ADDQ             $+16, BX
 	ADDQ             $0x00000040, DX
 	DECQ             R9
-	JNZ              step8
+	JNZ              step11
 	ADDQ             $+64, BX
 	VCVTPH2PS        (CX), Z10
 	VADDPS           Z5, Z4, Z4
@@ -361,7 +361,7 @@ step8:
 	VFMADD231PS      Z10, Z8, Z3
 	ADDQ             $0x00000020, CX
 	DECQ             R8
-	JNZ              block7
+	JNZ              block9
 	MOVQ             ldy+8(FP), R8
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -372,10 +372,10 @@ step8:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	DECQ             DI
-	JNZ              group6
+	JNZ              group8
 	VZEROUPPER
 	RET
 
@@ -394,7 +394,7 @@ TEXT ·packedNibbles4AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group9:
+group12:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -403,7 +403,8 @@ group9:
 	VXORPS Z4, Z4, Z4
 	MOVQ   blocks+64(FP), R9
 
-block10:
+block13:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z5, Z5, Z5
 	VXORPS     Z6, Z6, Z6
 	VXORPS     Z7, Z7, Z7
@@ -412,10 +413,9 @@ block10:
 	VXORPS     Z10, Z10, Z10
 	VXORPS     Z11, Z11, Z11
 	VXORPS     Z12, Z12, Z12
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R10
 
-step11:
+step15:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z13
 	VPERMPS          Z0, Z13, Z14
@@ -468,7 +468,7 @@ step11:
 	ADDQ             $+16, BX
 	ADDQ             $0x00000040, DX
 	DECQ             R10
-	JNZ              step11
+	JNZ              step15
 	ADDQ             $+64, BX
 	VCVTPH2PS        (CX), Z13
 	VADDPS           Z6, Z5, Z5
@@ -481,7 +481,7 @@ step11:
 	VFMADD231PS      Z13, Z11, Z4
 	ADDQ             $0x00000020, CX
 	DECQ             R9
-	JNZ              block10
+	JNZ              block13
 	MOVQ             ldy+8(FP), R9
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -494,10 +494,10 @@ step11:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	DECQ             R8
-	JNZ              group9
+	JNZ              group12
 	VZEROUPPER
 	RET
 
@@ -517,7 +517,7 @@ TEXT ·packedNibbles5AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group12:
+group16:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -527,7 +527,8 @@ group12:
 	VXORPS Z5, Z5, Z5
 	MOVQ   blocks+64(FP), R10
 
-block13:
+block17:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z6, Z6, Z6
 	VXORPS     Z7, Z7, Z7
 	VXORPS     Z8, Z8, Z8
@@ -538,10 +539,9 @@ block13:
 	VXORPS     Z13, Z13, Z13
 	VXORPS     Z14, Z14, Z14
 	VXORPS     Z15, Z15, Z15
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R11
 
-step14:
+step19:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z16
 	VPERMPS          Z0, Z16, Z17
@@ -603,7 +603,7 @@ step14:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R11
-	JNZ              step14
+	JNZ              step19
 	ADDQ             $+64, BX
 	ADDQ             $+64, R8
 	VCVTPH2PS        (CX), Z16
@@ -619,7 +619,7 @@ step14:
 	VFMADD231PS      Z16, Z14, Z5
 	ADDQ             $0x00000020, CX
 	DECQ             R10
-	JNZ              block13
+	JNZ              block17
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -634,11 +634,11 @@ step14:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group12
+	JNZ              group16
 	VZEROUPPER
 	RET
 
@@ -658,7 +658,7 @@ TEXT ·packedNibbles6AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group15:
+group20:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -669,7 +669,8 @@ group15:
 	VXORPS Z6, Z6, Z6
 	MOVQ   blocks+64(FP), R10
 
-block16:
+block21:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z7, Z7, Z7
 	VXORPS     Z8, Z8, Z8
 	VXORPS     Z9, Z9, Z9
@@ -682,10 +683,9 @@ block16:
 	VXORPS     Z16, Z16, Z16
 	VXORPS     Z17, Z17, Z17
 	VXORPS     Z18, Z18, Z18
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R11
 
-step17:
+step23:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z19
 	VPERMPS          Z0, Z19, Z20
@@ -755,7 +755,7 @@ step17:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R11
-	JNZ              step17
+	JNZ              step23
 	ADDQ             $+64, BX
 	ADDQ             $+64, R8
 	VCVTPH2PS        (CX), Z19
@@ -773,7 +773,7 @@ step17:
 	VFMADD231PS      Z19, Z17, Z6
 	ADDQ             $0x00000020, CX
 	DECQ             R10
-	JNZ              block16
+	JNZ              block21
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -790,11 +790,11 @@ step17:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group15
+	JNZ              group20
 	VZEROUPPER
 	RET
 
@@ -814,7 +814,7 @@ TEXT ·packedNibbles7AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group18:
+group24:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -826,7 +826,8 @@ group18:
 	VXORPS Z7, Z7, Z7
 	MOVQ   blocks+64(FP), R10
 
-block19:
+block25:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z8, Z8, Z8
 	VXORPS     Z9, Z9, Z9
 	VXORPS     Z10, Z10, Z10
@@ -841,10 +842,9 @@ block19:
 	VXORPS     Z19, Z19, Z19
 	VXORPS     Z20, Z20, Z20
 	VXORPS     Z21, Z21, Z21
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R11
 
-step20:
+step27:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z22
 	VPERMPS          Z0, Z22, Z23
@@ -922,7 +922,7 @@ step20:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R11
-	JNZ              step20
+	JNZ              step27
 	ADDQ             $+64, BX
 	ADDQ             $+64, R8
 	VCVTPH2PS        (CX), Z22
@@ -942,7 +942,7 @@ step20:
 	VFMADD231PS      Z22, Z20, Z7
 	ADDQ             $0x00000020, CX
 	DECQ             R10
-	JNZ              block19
+	JNZ              block25
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -961,11 +961,11 @@ step20:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group18
+	JNZ              group24
 	VZEROUPPER
 	RET
 
@@ -985,7 +985,7 @@ TEXT ·packedNibbles8AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group21:
+group28:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -998,7 +998,8 @@ group21:
 	VXORPS Z8, Z8, Z8
 	MOVQ   blocks+64(FP), R10
 
-block22:
+block29:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z9, Z9, Z9
 	VXORPS     Z10, Z10, Z10
 	VXORPS     Z11, Z11, Z11
@@ -1015,10 +1016,9 @@ block22:
 	VXORPS     Z22, Z22, Z22
 	VXORPS     Z23, Z23, Z23
 	VXORPS     Z24, Z24, Z24
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R11
 
-step23:
+step31:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z25
 	VPERMPS          Z0, Z25, Z26
@@ -1104,7 +1104,7 @@ step23:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R11
-	JNZ              step23
+	JNZ              step31
 	ADDQ             $+64, BX
 	ADDQ             $+64, R8
 	VCVTPH2PS        (CX), Z25
@@ -1126,7 +1126,7 @@ step23:
 	VFMADD231PS      Z25, Z23, Z8
 	ADDQ             $0x00000020, CX
 	DECQ             R10
-	JNZ              block22
+	JNZ              block29
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -1147,11 +1147,11 @@ step23:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group21
+	JNZ              group28
 	VZEROUPPER
 	RET
 
@@ -1167,7 +1167,7 @@ TEXT ·widenPackedNibblesAVX512(SB), NOSPLIT, $0-48
 	MOVQ    table+32(FP), DI
 	VMOVUPS (DI), Z0
 
-block24:
+block32:
 	VCVTPH2PS  (CX), Z1
 	VMOVDQU32  (DX), Z2
 	VPERMPS    Z0, Z2, Z2
@@ -1230,7 +1230,7 @@ block24:
 	VPERMPS    Z0, Z17, Z17
 	VMULPS     Z1, Z17, Z17
 	LEAQ       (AX), DI
-	VUNPCKLPS  Z3, Z2, Z18
+	VUNPCKLPS  Z3, Z2, Z1
 	VUNPCKHPS  Z3, Z2, Z2
 	VUNPCKLPS  Z5, Z4, Z3
 	VUNPCKHPS  Z5, Z4, Z4
@@ -1246,9 +1246,9 @@ block24:
 	VUNPCKHPS  Z15, Z14, Z14
 	VUNPCKLPS  Z17, Z16, Z15
 	VUNPCKHPS  Z17, Z16, Z16
-	VUNPCKLPD  Z3, Z18, Z17
-	VUNPCKHPD  Z3, Z18, Z3
-	VUNPCKLPD  Z4, Z2, Z18
+	VUNPCKLPD  Z3, Z1, Z17
+	VUNPCKHPD  Z3, Z1, Z1
+	VUNPCKLPD  Z4, Z2, Z3
 	VUNPCKHPD  Z4, Z2, Z2
 	VUNPCKLPD  Z7, Z5, Z4
 	VUNPCKHPD  Z7, Z5, Z5
@@ -1264,10 +1264,10 @@ block24:
 	VUNPCKHPD  Z16, Z14, Z14
 	VSHUFF32X4 $0x88, Z4, Z17, Z16
 	VSHUFF32X4 $0xdd, Z4, Z17, Z4
-	VSHUFF32X4 $0x88, Z7, Z18, Z17
-	VSHUFF32X4 $0xdd, Z7, Z18, Z7
-	VSHUFF32X4 $0x88, Z5, Z3, Z18
-	VSHUFF32X4 $0xdd, Z5, Z3, Z3
+	VSHUFF32X4 $0x88, Z7, Z3, Z17
+	VSHUFF32X4 $0xdd, Z7, Z3, Z3
+	VSHUFF32X4 $0x88, Z5, Z1, Z7
+	VSHUFF32X4 $0xdd, Z5, Z1, Z1
 	VSHUFF32X4 $0x88, Z6, Z2, Z5
 	VSHUFF32X4 $0xdd, Z6, Z2, Z2
 	VSHUFF32X4 $0x88, Z12, Z8, Z6
@@ -1282,16 +1282,16 @@ block24:
 	VSHUFF32X4 $0xdd, Z6, Z16, Z6
 	VSHUFF32X4 $0x88, Z12, Z17, Z16
 	VSHUFF32X4 $0xdd, Z12, Z17, Z12
-	VSHUFF32X4 $0x88, Z15, Z18, Z17
-	VSHUFF32X4 $0xdd, Z15, Z18, Z15
-	VSHUFF32X4 $0x88, Z13, Z5, Z18
+	VSHUFF32X4 $0x88, Z15, Z7, Z17
+	VSHUFF32X4 $0xdd, Z15, Z7, Z7
+	VSHUFF32X4 $0x88, Z13, Z5, Z15
 	VSHUFF32X4 $0xdd, Z13, Z5, Z5
 	VSHUFF32X4 $0x88, Z8, Z4, Z13
 	VSHUFF32X4 $0xdd, Z8, Z4, Z4
-	VSHUFF32X4 $0x88, Z11, Z7, Z8
-	VSHUFF32X4 $0xdd, Z11, Z7, Z7
-	VSHUFF32X4 $0x88, Z9, Z3, Z11
-	VSHUFF32X4 $0xdd, Z9, Z3, Z3
+	VSHUFF32X4 $0x88, Z11, Z3, Z8
+	VSHUFF32X4 $0xdd, Z11, Z3, Z3
+	VSHUFF32X4 $0x88, Z9, Z1, Z11
+	VSHUFF32X4 $0xdd, Z9, Z1, Z1
 	VSHUFF32X4 $0x88, Z10, Z2, Z9
 	VSHUFF32X4 $0xdd, Z10, Z2, Z2
 	VMOVUPS    Z14, (DI)
@@ -1300,7 +1300,7 @@ block24:
 	ADDQ       BX, DI
 	VMOVUPS    Z16, (DI)
 	ADDQ       BX, DI
-	VMOVUPS    Z18, (DI)
+	VMOVUPS    Z15, (DI)
 	ADDQ       BX, DI
 	VMOVUPS    Z13, (DI)
 	ADDQ       BX, DI
@@ -1312,7 +1312,7 @@ block24:
 	ADDQ       BX, DI
 	VMOVUPS    Z6, (DI)
 	ADDQ       BX, DI
-	VMOVUPS    Z15, (DI)
+	VMOVUPS    Z7, (DI)
 	ADDQ       BX, DI
 	VMOVUPS    Z12, (DI)
 	ADDQ       BX, DI
@@ -1320,11 +1320,12 @@ block24:
 	ADDQ       BX, DI
 	VMOVUPS    Z4, (DI)
 	ADDQ       BX, DI
+	VMOVUPS    Z1, (DI)
+	ADDQ       BX, DI
 	VMOVUPS    Z3, (DI)
 	ADDQ       BX, DI
-	VMOVUPS    Z7, (DI)
-	ADDQ       BX, DI
 	VMOVUPS    Z2, (DI)
+	VCVTPH2PS  (CX), Z1
 	VMOVDQU32  (DX), Z2
 	VPSRLD     $0x04, Z2, Z2
 	VPERMPS    Z0, Z2, Z2
@@ -1485,11 +1486,11 @@ block24:
 	VMOVUPS    Z3, (DI)
 	ADDQ       BX, DI
 	VMOVUPS    Z2, (DI)
-	ADDQ       $0x00000020, CX
 	ADDQ       $0x00000100, DX
 	ADDQ       $0x00000080, AX
+	ADDQ       $0x00000020, CX
 	DECQ       SI
-	JNZ        block24
+	JNZ        block32
 	VZEROUPPER
 	RET
 
@@ -1506,17 +1507,17 @@ TEXT ·packedNibblesOffset1AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group25:
+group34:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
 	MOVQ   blocks+64(FP), DI
 	MOVQ   sums+48(FP), R8
 
-block26:
+block35:
+	PREFETCHT0       8192(CX)
 	VXORPS           Z2, Z2, Z2
 	VXORPS           Z3, Z3, Z3
-	PREFETCHT0       8192(CX)
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z4
 	VPERMPS          Z0, Z4, Z5
@@ -1617,8 +1618,8 @@ block26:
 	VPSRLD           $0x1c, Z4, Z4
 	VPERMPS          Z0, Z4, Z4
 	VFMADD231PS.BCST 124(BX), Z4, Z3
-	ADDQ             $+128, BX
 	ADDQ             $0x00000100, DX
+	ADDQ             $+128, BX
 	VCVTPH2PS        (CX), Z4
 	VADDPS           Z3, Z2, Z2
 	VFMADD231PS      Z4, Z2, Z1
@@ -1627,17 +1628,17 @@ block26:
 	ADDQ             $0x00000020, R8
 	ADDQ             $0x00000040, CX
 	DECQ             DI
-	JNZ              block26
+	JNZ              block35
 	MOVQ             ldy+8(FP), CX
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	DECQ             SI
-	JNZ              group25
+	JNZ              group34
 	VZEROUPPER
 	RET
 
@@ -1655,7 +1656,7 @@ TEXT ·packedNibblesOffset2AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group27:
+group37:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -1663,15 +1664,15 @@ group27:
 	MOVQ   blocks+64(FP), R8
 	MOVQ   sums+48(FP), R9
 
-block28:
+block38:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z3, Z3, Z3
 	VXORPS     Z4, Z4, Z4
 	VXORPS     Z5, Z5, Z5
 	VXORPS     Z6, Z6, Z6
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R10
 
-step29:
+step40:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z7
 	VPERMPS          Z0, Z7, Z8
@@ -1708,7 +1709,7 @@ step29:
 	ADDQ             $+16, BX
 	ADDQ             $0x00000040, DX
 	DECQ             R10
-	JNZ              step29
+	JNZ              step40
 	ADDQ             $+64, BX
 	VCVTPH2PS        (CX), Z7
 	VADDPS           Z4, Z3, Z3
@@ -1721,7 +1722,7 @@ step29:
 	ADDQ             $0x00000020, R9
 	ADDQ             $0x00000040, CX
 	DECQ             R8
-	JNZ              block28
+	JNZ              block38
 	MOVQ             ldy+8(FP), R8
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -1730,10 +1731,10 @@ step29:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	DECQ             DI
-	JNZ              group27
+	JNZ              group37
 	VZEROUPPER
 	RET
 
@@ -1751,7 +1752,7 @@ TEXT ·packedNibblesOffset3AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group30:
+group41:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -1760,17 +1761,17 @@ group30:
 	MOVQ   blocks+64(FP), R8
 	MOVQ   sums+48(FP), R9
 
-block31:
+block42:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z4, Z4, Z4
 	VXORPS     Z5, Z5, Z5
 	VXORPS     Z6, Z6, Z6
 	VXORPS     Z7, Z7, Z7
 	VXORPS     Z8, Z8, Z8
 	VXORPS     Z9, Z9, Z9
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R10
 
-step32:
+step44:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z10
 	VPERMPS          Z0, Z10, Z11
@@ -1815,7 +1816,7 @@ step32:
 	ADDQ             $+16, BX
 	ADDQ             $0x00000040, DX
 	DECQ             R10
-	JNZ              step32
+	JNZ              step44
 	ADDQ             $+64, BX
 	VCVTPH2PS        (CX), Z10
 	VADDPS           Z5, Z4, Z4
@@ -1831,7 +1832,7 @@ step32:
 	ADDQ             $0x00000020, R9
 	ADDQ             $0x00000040, CX
 	DECQ             R8
-	JNZ              block31
+	JNZ              block42
 	MOVQ             ldy+8(FP), R8
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -1842,10 +1843,10 @@ step32:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	DECQ             DI
-	JNZ              group30
+	JNZ              group41
 	VZEROUPPER
 	RET
 
@@ -1864,7 +1865,7 @@ TEXT ·packedNibblesOffset4AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group33:
+group45:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -1874,7 +1875,8 @@ group33:
 	MOVQ   blocks+64(FP), R9
 	MOVQ   sums+48(FP), R10
 
-block34:
+block46:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z5, Z5, Z5
 	VXORPS     Z6, Z6, Z6
 	VXORPS     Z7, Z7, Z7
@@ -1883,10 +1885,9 @@ block34:
 	VXORPS     Z10, Z10, Z10
 	VXORPS     Z11, Z11, Z11
 	VXORPS     Z12, Z12, Z12
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R11
 
-step35:
+step48:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z13
 	VPERMPS          Z0, Z13, Z14
@@ -1939,7 +1940,7 @@ step35:
 	ADDQ             $+16, BX
 	ADDQ             $0x00000040, DX
 	DECQ             R11
-	JNZ              step35
+	JNZ              step48
 	ADDQ             $+64, BX
 	VCVTPH2PS        (CX), Z13
 	VADDPS           Z6, Z5, Z5
@@ -1958,7 +1959,7 @@ step35:
 	ADDQ             $0x00000020, R10
 	ADDQ             $0x00000040, CX
 	DECQ             R9
-	JNZ              block34
+	JNZ              block46
 	MOVQ             ldy+8(FP), R9
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -1971,10 +1972,10 @@ step35:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	DECQ             R8
-	JNZ              group33
+	JNZ              group45
 	VZEROUPPER
 	RET
 
@@ -1994,7 +1995,7 @@ TEXT ·packedNibblesOffset5AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group36:
+group49:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -2005,7 +2006,8 @@ group36:
 	MOVQ   blocks+64(FP), R10
 	MOVQ   sums+48(FP), R11
 
-block37:
+block50:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z6, Z6, Z6
 	VXORPS     Z7, Z7, Z7
 	VXORPS     Z8, Z8, Z8
@@ -2016,10 +2018,9 @@ block37:
 	VXORPS     Z13, Z13, Z13
 	VXORPS     Z14, Z14, Z14
 	VXORPS     Z15, Z15, Z15
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R12
 
-step38:
+step52:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z16
 	VPERMPS          Z0, Z16, Z17
@@ -2081,7 +2082,7 @@ step38:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R12
-	JNZ              step38
+	JNZ              step52
 	ADDQ             $+64, BX
 	ADDQ             $+64, R8
 	VCVTPH2PS        (CX), Z16
@@ -2104,7 +2105,7 @@ step38:
 	ADDQ             $0x00000020, R11
 	ADDQ             $0x00000040, CX
 	DECQ             R10
-	JNZ              block37
+	JNZ              block50
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -2119,11 +2120,11 @@ step38:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group36
+	JNZ              group49
 	VZEROUPPER
 	RET
 
@@ -2143,7 +2144,7 @@ TEXT ·packedNibblesOffset6AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group39:
+group53:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -2155,7 +2156,8 @@ group39:
 	MOVQ   blocks+64(FP), R10
 	MOVQ   sums+48(FP), R11
 
-block40:
+block54:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z7, Z7, Z7
 	VXORPS     Z8, Z8, Z8
 	VXORPS     Z9, Z9, Z9
@@ -2168,10 +2170,9 @@ block40:
 	VXORPS     Z16, Z16, Z16
 	VXORPS     Z17, Z17, Z17
 	VXORPS     Z18, Z18, Z18
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R12
 
-step41:
+step56:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z19
 	VPERMPS          Z0, Z19, Z20
@@ -2241,7 +2242,7 @@ step41:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R12
-	JNZ              step41
+	JNZ              step56
 	ADDQ             $+64, BX
 	ADDQ             $+64, R8
 	VCVTPH2PS        (CX), Z19
@@ -2267,7 +2268,7 @@ step41:
 	ADDQ             $0x00000020, R11
 	ADDQ             $0x00000040, CX
 	DECQ             R10
-	JNZ              block40
+	JNZ              block54
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -2284,11 +2285,11 @@ step41:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group39
+	JNZ              group53
 	VZEROUPPER
 	RET
 
@@ -2308,7 +2309,7 @@ TEXT ·packedNibblesOffset7AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group42:
+group57:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -2321,7 +2322,8 @@ group42:
 	MOVQ   blocks+64(FP), R10
 	MOVQ   sums+48(FP), R11
 
-block43:
+block58:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z8, Z8, Z8
 	VXORPS     Z9, Z9, Z9
 	VXORPS     Z10, Z10, Z10
@@ -2336,10 +2338,9 @@ block43:
 	VXORPS     Z19, Z19, Z19
 	VXORPS     Z20, Z20, Z20
 	VXORPS     Z21, Z21, Z21
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R12
 
-step44:
+step60:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z22
 	VPERMPS          Z0, Z22, Z23
@@ -2417,7 +2418,7 @@ step44:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R12
-	JNZ              step44
+	JNZ              step60
 	ADDQ             $+64, BX
 	ADDQ             $+64, R8
 	VCVTPH2PS        (CX), Z22
@@ -2446,7 +2447,7 @@ step44:
 	ADDQ             $0x00000020, R11
 	ADDQ             $0x00000040, CX
 	DECQ             R10
-	JNZ              block43
+	JNZ              block58
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -2465,11 +2466,11 @@ step44:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group42
+	JNZ              group57
 	VZEROUPPER
 	RET
 
@@ -2489,7 +2490,7 @@ TEXT ·packedNibblesOffset8AVX512(SB), NOSPLIT, $0-88
 	MOVQ    mask+80(FP), DX
 	KMOVW   DX, K1
 
-group45:
+group61:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z1, Z1, Z1
@@ -2503,7 +2504,8 @@ group45:
 	MOVQ   blocks+64(FP), R10
 	MOVQ   sums+48(FP), R11
 
-block46:
+block62:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z9, Z9, Z9
 	VXORPS     Z10, Z10, Z10
 	VXORPS     Z11, Z11, Z11
@@ -2520,10 +2522,9 @@ block46:
 	VXORPS     Z22, Z22, Z22
 	VXORPS     Z23, Z23, Z23
 	VXORPS     Z24, Z24, Z24
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000004, R12
 
-step47:
+step64:
 	PREFETCHT0       8192(DX)
 	VMOVDQU32        (DX), Z25
 	VPERMPS          Z0, Z25, Z26
@@ -2609,7 +2610,7 @@ step47:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R12
-	JNZ              step47
+	JNZ              step64
 	ADDQ             $+64, BX
 	ADDQ             $+64, R8
 	VCVTPH2PS        (CX), Z25
@@ -2641,7 +2642,7 @@ step47:
 	ADDQ             $0x00000020, R11
 	ADDQ             $0x00000040, CX
 	DECQ             R10
-	JNZ              block46
+	JNZ              block62
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z1, K1, (CX)
@@ -2662,11 +2663,11 @@ step47:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group45
+	JNZ              group61
 	VZEROUPPER
 	RET
 
@@ -2682,7 +2683,7 @@ TEXT ·widenPackedNibblesOffsetAVX512(SB), NOSPLIT, $0-48
 	MOVQ    table+32(FP), DI
 	VMOVUPS (DI), Z0
 
-block48:
+block65:
 	VCVTPH2PS  (CX), Z1
 	VCVTPH2PS  32(CX), Z2
 	VMOVDQU32  (DX), Z3
@@ -2762,101 +2763,103 @@ block48:
 	VMULPS     Z1, Z18, Z18
 	VADDPS     Z2, Z18, Z18
 	LEAQ       (AX), DI
-	VUNPCKLPS  Z4, Z3, Z19
-	VUNPCKHPS  Z4, Z3, Z3
-	VUNPCKLPS  Z6, Z5, Z4
-	VUNPCKHPS  Z6, Z5, Z5
-	VUNPCKLPS  Z8, Z7, Z6
-	VUNPCKHPS  Z8, Z7, Z7
-	VUNPCKLPS  Z10, Z9, Z8
-	VUNPCKHPS  Z10, Z9, Z9
-	VUNPCKLPS  Z12, Z11, Z10
-	VUNPCKHPS  Z12, Z11, Z11
-	VUNPCKLPS  Z14, Z13, Z12
-	VUNPCKHPS  Z14, Z13, Z13
-	VUNPCKLPS  Z16, Z15, Z14
-	VUNPCKHPS  Z16, Z15, Z15
-	VUNPCKLPS  Z18, Z17, Z16
-	VUNPCKHPS  Z18, Z17, Z17
-	VUNPCKLPD  Z4, Z19, Z18
-	VUNPCKHPD  Z4, Z19, Z4
-	VUNPCKLPD  Z5, Z3, Z19
-	VUNPCKHPD  Z5, Z3, Z3
-	VUNPCKLPD  Z8, Z6, Z5
+	VUNPCKLPS  Z4, Z3, Z1
+	VUNPCKHPS  Z4, Z3, Z2
+	VUNPCKLPS  Z6, Z5, Z3
+	VUNPCKHPS  Z6, Z5, Z4
+	VUNPCKLPS  Z8, Z7, Z5
+	VUNPCKHPS  Z8, Z7, Z6
+	VUNPCKLPS  Z10, Z9, Z7
+	VUNPCKHPS  Z10, Z9, Z8
+	VUNPCKLPS  Z12, Z11, Z9
+	VUNPCKHPS  Z12, Z11, Z10
+	VUNPCKLPS  Z14, Z13, Z11
+	VUNPCKHPS  Z14, Z13, Z12
+	VUNPCKLPS  Z16, Z15, Z13
+	VUNPCKHPS  Z16, Z15, Z14
+	VUNPCKLPS  Z18, Z17, Z15
+	VUNPCKHPS  Z18, Z17, Z16
+	VUNPCKLPD  Z3, Z1, Z17
+	VUNPCKHPD  Z3, Z1, Z1
+	VUNPCKLPD  Z4, Z2, Z3
+	VUNPCKHPD  Z4, Z2, Z2
+	VUNPCKLPD  Z7, Z5, Z4
+	VUNPCKHPD  Z7, Z5, Z5
+	VUNPCKLPD  Z8, Z6, Z7
 	VUNPCKHPD  Z8, Z6, Z6
-	VUNPCKLPD  Z9, Z7, Z8
-	VUNPCKHPD  Z9, Z7, Z7
-	VUNPCKLPD  Z12, Z10, Z9
+	VUNPCKLPD  Z11, Z9, Z8
+	VUNPCKHPD  Z11, Z9, Z9
+	VUNPCKLPD  Z12, Z10, Z11
 	VUNPCKHPD  Z12, Z10, Z10
-	VUNPCKLPD  Z13, Z11, Z12
-	VUNPCKHPD  Z13, Z11, Z11
-	VUNPCKLPD  Z16, Z14, Z13
+	VUNPCKLPD  Z15, Z13, Z12
+	VUNPCKHPD  Z15, Z13, Z13
+	VUNPCKLPD  Z16, Z14, Z15
 	VUNPCKHPD  Z16, Z14, Z14
-	VUNPCKLPD  Z17, Z15, Z16
-	VUNPCKHPD  Z17, Z15, Z15
-	VSHUFF32X4 $0x88, Z5, Z18, Z17
-	VSHUFF32X4 $0xdd, Z5, Z18, Z5
-	VSHUFF32X4 $0x88, Z8, Z19, Z18
-	VSHUFF32X4 $0xdd, Z8, Z19, Z8
-	VSHUFF32X4 $0x88, Z6, Z4, Z19
-	VSHUFF32X4 $0xdd, Z6, Z4, Z4
-	VSHUFF32X4 $0x88, Z7, Z3, Z6
+	VSHUFF32X4 $0x88, Z4, Z17, Z16
+	VSHUFF32X4 $0xdd, Z4, Z17, Z4
+	VSHUFF32X4 $0x88, Z7, Z3, Z17
 	VSHUFF32X4 $0xdd, Z7, Z3, Z3
-	VSHUFF32X4 $0x88, Z13, Z9, Z7
-	VSHUFF32X4 $0xdd, Z13, Z9, Z9
-	VSHUFF32X4 $0x88, Z16, Z12, Z13
-	VSHUFF32X4 $0xdd, Z16, Z12, Z12
-	VSHUFF32X4 $0x88, Z14, Z10, Z16
-	VSHUFF32X4 $0xdd, Z14, Z10, Z10
-	VSHUFF32X4 $0x88, Z15, Z11, Z14
-	VSHUFF32X4 $0xdd, Z15, Z11, Z11
-	VSHUFF32X4 $0x88, Z7, Z17, Z15
-	VSHUFF32X4 $0xdd, Z7, Z17, Z7
-	VSHUFF32X4 $0x88, Z13, Z18, Z17
-	VSHUFF32X4 $0xdd, Z13, Z18, Z13
-	VSHUFF32X4 $0x88, Z16, Z19, Z18
-	VSHUFF32X4 $0xdd, Z16, Z19, Z16
-	VSHUFF32X4 $0x88, Z14, Z6, Z19
-	VSHUFF32X4 $0xdd, Z14, Z6, Z6
-	VSHUFF32X4 $0x88, Z9, Z5, Z14
-	VSHUFF32X4 $0xdd, Z9, Z5, Z5
-	VSHUFF32X4 $0x88, Z12, Z8, Z9
+	VSHUFF32X4 $0x88, Z5, Z1, Z7
+	VSHUFF32X4 $0xdd, Z5, Z1, Z1
+	VSHUFF32X4 $0x88, Z6, Z2, Z5
+	VSHUFF32X4 $0xdd, Z6, Z2, Z2
+	VSHUFF32X4 $0x88, Z12, Z8, Z6
 	VSHUFF32X4 $0xdd, Z12, Z8, Z8
-	VSHUFF32X4 $0x88, Z10, Z4, Z12
-	VSHUFF32X4 $0xdd, Z10, Z4, Z4
-	VSHUFF32X4 $0x88, Z11, Z3, Z10
+	VSHUFF32X4 $0x88, Z15, Z11, Z12
+	VSHUFF32X4 $0xdd, Z15, Z11, Z11
+	VSHUFF32X4 $0x88, Z13, Z9, Z15
+	VSHUFF32X4 $0xdd, Z13, Z9, Z9
+	VSHUFF32X4 $0x88, Z14, Z10, Z13
+	VSHUFF32X4 $0xdd, Z14, Z10, Z10
+	VSHUFF32X4 $0x88, Z6, Z16, Z14
+	VSHUFF32X4 $0xdd, Z6, Z16, Z6
+	VSHUFF32X4 $0x88, Z12, Z17, Z16
+	VSHUFF32X4 $0xdd, Z12, Z17, Z12
+	VSHUFF32X4 $0x88, Z15, Z7, Z17
+	VSHUFF32X4 $0xdd, Z15, Z7, Z7
+	VSHUFF32X4 $0x88, Z13, Z5, Z15
+	VSHUFF32X4 $0xdd, Z13, Z5, Z5
+	VSHUFF32X4 $0x88, Z8, Z4, Z13
+	VSHUFF32X4 $0xdd, Z8, Z4, Z4
+	VSHUFF32X4 $0x88, Z11, Z3, Z8
 	VSHUFF32X4 $0xdd, Z11, Z3, Z3
-	VMOVUPS    Z15, (DI)
-	ADDQ       BX, DI
-	VMOVUPS    Z18, (DI)
+	VSHUFF32X4 $0x88, Z9, Z1, Z11
+	VSHUFF32X4 $0xdd, Z9, Z1, Z1
+	VSHUFF32X4 $0x88, Z10, Z2, Z9
+	VSHUFF32X4 $0xdd, Z10, Z2, Z2
+	VMOVUPS    Z14, (DI)
 	ADDQ       BX, DI
 	VMOVUPS    Z17, (DI)
 	ADDQ       BX, DI
-	VMOVUPS    Z19, (DI)
-	ADDQ       BX, DI
-	VMOVUPS    Z14, (DI)
-	ADDQ       BX, DI
-	VMOVUPS    Z12, (DI)
-	ADDQ       BX, DI
-	VMOVUPS    Z9, (DI)
-	ADDQ       BX, DI
-	VMOVUPS    Z10, (DI)
-	ADDQ       BX, DI
-	VMOVUPS    Z7, (DI)
-	ADDQ       BX, DI
 	VMOVUPS    Z16, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z15, (DI)
 	ADDQ       BX, DI
 	VMOVUPS    Z13, (DI)
 	ADDQ       BX, DI
+	VMOVUPS    Z11, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z8, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z9, (DI)
+	ADDQ       BX, DI
 	VMOVUPS    Z6, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z7, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z12, (DI)
 	ADDQ       BX, DI
 	VMOVUPS    Z5, (DI)
 	ADDQ       BX, DI
 	VMOVUPS    Z4, (DI)
 	ADDQ       BX, DI
-	VMOVUPS    Z8, (DI)
+	VMOVUPS    Z1, (DI)
 	ADDQ       BX, DI
 	VMOVUPS    Z3, (DI)
+	ADDQ       BX, DI
+	VMOVUPS    Z2, (DI)
+	VCVTPH2PS  (CX), Z1
+	VCVTPH2PS  32(CX), Z2
 	VMOVDQU32  (DX), Z3
 	VPSRLD     $0x04, Z3, Z3
 	VPERMPS    Z0, Z3, Z3
@@ -3033,11 +3036,11 @@ block48:
 	VMOVUPS    Z3, (DI)
 	ADDQ       BX, DI
 	VMOVUPS    Z2, (DI)
-	ADDQ       $0x00000040, CX
 	ADDQ       $0x00000100, DX
 	ADDQ       $0x00000080, AX
+	ADDQ       $0x00000040, CX
 	DECQ       SI
-	JNZ        block48
+	JNZ        block65
 	VZEROUPPER
 	RET
 
@@ -3052,16 +3055,16 @@ TEXT ·packedBytes1AVX512(SB), NOSPLIT, $0-88
 	MOVQ  mask+80(FP), DX
 	KMOVW DX, K1
 
-group49:
+group67:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z0, Z0, Z0
 	MOVQ   blocks+64(FP), DI
 
-block50:
+block68:
+	PREFETCHT0       8192(CX)
 	VXORPS           Z1, Z1, Z1
 	VXORPS           Z2, Z2, Z2
-	PREFETCHT0       8192(CX)
 	PREFETCHT0       8192(DX)
 	VPMOVSXBD        (DX), Z3
 	VCVTDQ2PS        Z3, Z3
@@ -3166,24 +3169,24 @@ block50:
 	VPMOVSXBD        496(DX), Z3
 	VCVTDQ2PS        Z3, Z3
 	VFMADD231PS.BCST 124(BX), Z3, Z2
-	ADDQ             $+128, BX
 	ADDQ             $0x00000200, DX
+	ADDQ             $+128, BX
 	VCVTPH2PS        (CX), Z3
 	VADDPS           Z2, Z1, Z1
 	VFMADD231PS      Z3, Z1, Z0
 	ADDQ             $0x00000020, CX
 	DECQ             DI
-	JNZ              block50
+	JNZ              block68
 	MOVQ             ldy+8(FP), CX
 	MOVQ             AX, CX
 	VMOVUPS          Z0, K1, (CX)
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	DECQ             SI
-	JNZ              group49
+	JNZ              group67
 	VZEROUPPER
 	RET
 
@@ -3199,22 +3202,22 @@ TEXT ·packedBytes2AVX512(SB), NOSPLIT, $0-88
 	MOVQ  mask+80(FP), DX
 	KMOVW DX, K1
 
-group51:
+group70:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z0, Z0, Z0
 	VXORPS Z1, Z1, Z1
 	MOVQ   blocks+64(FP), R8
 
-block52:
+block71:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z2, Z2, Z2
 	VXORPS     Z3, Z3, Z3
 	VXORPS     Z4, Z4, Z4
 	VXORPS     Z5, Z5, Z5
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000008, R9
 
-step53:
+step73:
 	PREFETCHT0       8192(DX)
 	VPMOVSXBD        (DX), Z6
 	VCVTDQ2PS        Z6, Z6
@@ -3235,7 +3238,7 @@ step53:
 	ADDQ             $+16, BX
 	ADDQ             $0x00000040, DX
 	DECQ             R9
-	JNZ              step53
+	JNZ              step73
 	VCVTPH2PS        (CX), Z6
 	VADDPS           Z3, Z2, Z2
 	VFMADD231PS      Z6, Z2, Z0
@@ -3243,7 +3246,7 @@ step53:
 	VFMADD231PS      Z6, Z4, Z1
 	ADDQ             $0x00000020, CX
 	DECQ             R8
-	JNZ              block52
+	JNZ              block71
 	MOVQ             ldy+8(FP), R8
 	MOVQ             AX, CX
 	VMOVUPS          Z0, K1, (CX)
@@ -3252,10 +3255,10 @@ step53:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	DECQ             DI
-	JNZ              group51
+	JNZ              group70
 	VZEROUPPER
 	RET
 
@@ -3271,7 +3274,7 @@ TEXT ·packedBytes3AVX512(SB), NOSPLIT, $0-88
 	MOVQ  mask+80(FP), DX
 	KMOVW DX, K1
 
-group54:
+group74:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z0, Z0, Z0
@@ -3279,17 +3282,17 @@ group54:
 	VXORPS Z2, Z2, Z2
 	MOVQ   blocks+64(FP), R8
 
-block55:
+block75:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z3, Z3, Z3
 	VXORPS     Z4, Z4, Z4
 	VXORPS     Z5, Z5, Z5
 	VXORPS     Z6, Z6, Z6
 	VXORPS     Z7, Z7, Z7
 	VXORPS     Z8, Z8, Z8
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000008, R9
 
-step56:
+step77:
 	PREFETCHT0       8192(DX)
 	VPMOVSXBD        (DX), Z9
 	VCVTDQ2PS        Z9, Z9
@@ -3314,7 +3317,7 @@ step56:
 	ADDQ             $+16, BX
 	ADDQ             $0x00000040, DX
 	DECQ             R9
-	JNZ              step56
+	JNZ              step77
 	VCVTPH2PS        (CX), Z9
 	VADDPS           Z4, Z3, Z3
 	VFMADD231PS      Z9, Z3, Z0
@@ -3324,7 +3327,7 @@ step56:
 	VFMADD231PS      Z9, Z7, Z2
 	ADDQ             $0x00000020, CX
 	DECQ             R8
-	JNZ              block55
+	JNZ              block75
 	MOVQ             ldy+8(FP), R8
 	MOVQ             AX, CX
 	VMOVUPS          Z0, K1, (CX)
@@ -3335,10 +3338,10 @@ step56:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	DECQ             DI
-	JNZ              group54
+	JNZ              group74
 	VZEROUPPER
 	RET
 
@@ -3355,7 +3358,7 @@ TEXT ·packedBytes4AVX512(SB), NOSPLIT, $0-88
 	MOVQ  mask+80(FP), DX
 	KMOVW DX, K1
 
-group57:
+group78:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z0, Z0, Z0
@@ -3364,7 +3367,8 @@ group57:
 	VXORPS Z3, Z3, Z3
 	MOVQ   blocks+64(FP), R9
 
-block58:
+block79:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z4, Z4, Z4
 	VXORPS     Z5, Z5, Z5
 	VXORPS     Z6, Z6, Z6
@@ -3373,10 +3377,9 @@ block58:
 	VXORPS     Z9, Z9, Z9
 	VXORPS     Z10, Z10, Z10
 	VXORPS     Z11, Z11, Z11
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000008, R10
 
-step59:
+step81:
 	PREFETCHT0       8192(DX)
 	VPMOVSXBD        (DX), Z12
 	VCVTDQ2PS        Z12, Z12
@@ -3405,7 +3408,7 @@ step59:
 	ADDQ             $+16, BX
 	ADDQ             $0x00000040, DX
 	DECQ             R10
-	JNZ              step59
+	JNZ              step81
 	VCVTPH2PS        (CX), Z12
 	VADDPS           Z5, Z4, Z4
 	VFMADD231PS      Z12, Z4, Z0
@@ -3417,7 +3420,7 @@ step59:
 	VFMADD231PS      Z12, Z10, Z3
 	ADDQ             $0x00000020, CX
 	DECQ             R9
-	JNZ              block58
+	JNZ              block79
 	MOVQ             ldy+8(FP), R9
 	MOVQ             AX, CX
 	VMOVUPS          Z0, K1, (CX)
@@ -3430,10 +3433,10 @@ step59:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	DECQ             R8
-	JNZ              group57
+	JNZ              group78
 	VZEROUPPER
 	RET
 
@@ -3451,7 +3454,7 @@ TEXT ·packedBytes5AVX512(SB), NOSPLIT, $0-88
 	MOVQ  mask+80(FP), DX
 	KMOVW DX, K1
 
-group60:
+group82:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z0, Z0, Z0
@@ -3461,7 +3464,8 @@ group60:
 	VXORPS Z4, Z4, Z4
 	MOVQ   blocks+64(FP), R10
 
-block61:
+block83:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z5, Z5, Z5
 	VXORPS     Z6, Z6, Z6
 	VXORPS     Z7, Z7, Z7
@@ -3472,10 +3476,9 @@ block61:
 	VXORPS     Z12, Z12, Z12
 	VXORPS     Z13, Z13, Z13
 	VXORPS     Z14, Z14, Z14
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000008, R11
 
-step62:
+step85:
 	PREFETCHT0       8192(DX)
 	VPMOVSXBD        (DX), Z15
 	VCVTDQ2PS        Z15, Z15
@@ -3509,7 +3512,7 @@ step62:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R11
-	JNZ              step62
+	JNZ              step85
 	VCVTPH2PS        (CX), Z15
 	VADDPS           Z6, Z5, Z5
 	VFMADD231PS      Z15, Z5, Z0
@@ -3523,7 +3526,7 @@ step62:
 	VFMADD231PS      Z15, Z13, Z4
 	ADDQ             $0x00000020, CX
 	DECQ             R10
-	JNZ              block61
+	JNZ              block83
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z0, K1, (CX)
@@ -3538,11 +3541,11 @@ step62:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group60
+	JNZ              group82
 	VZEROUPPER
 	RET
 
@@ -3560,7 +3563,7 @@ TEXT ·packedBytes6AVX512(SB), NOSPLIT, $0-88
 	MOVQ  mask+80(FP), DX
 	KMOVW DX, K1
 
-group63:
+group86:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z0, Z0, Z0
@@ -3571,7 +3574,8 @@ group63:
 	VXORPS Z5, Z5, Z5
 	MOVQ   blocks+64(FP), R10
 
-block64:
+block87:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z6, Z6, Z6
 	VXORPS     Z7, Z7, Z7
 	VXORPS     Z8, Z8, Z8
@@ -3584,10 +3588,9 @@ block64:
 	VXORPS     Z15, Z15, Z15
 	VXORPS     Z16, Z16, Z16
 	VXORPS     Z17, Z17, Z17
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000008, R11
 
-step65:
+step89:
 	PREFETCHT0       8192(DX)
 	VPMOVSXBD        (DX), Z18
 	VCVTDQ2PS        Z18, Z18
@@ -3625,7 +3628,7 @@ step65:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R11
-	JNZ              step65
+	JNZ              step89
 	VCVTPH2PS        (CX), Z18
 	VADDPS           Z7, Z6, Z6
 	VFMADD231PS      Z18, Z6, Z0
@@ -3641,7 +3644,7 @@ step65:
 	VFMADD231PS      Z18, Z16, Z5
 	ADDQ             $0x00000020, CX
 	DECQ             R10
-	JNZ              block64
+	JNZ              block87
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z0, K1, (CX)
@@ -3658,11 +3661,11 @@ step65:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group63
+	JNZ              group86
 	VZEROUPPER
 	RET
 
@@ -3680,7 +3683,7 @@ TEXT ·packedBytes7AVX512(SB), NOSPLIT, $0-88
 	MOVQ  mask+80(FP), DX
 	KMOVW DX, K1
 
-group66:
+group90:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z0, Z0, Z0
@@ -3692,7 +3695,8 @@ group66:
 	VXORPS Z6, Z6, Z6
 	MOVQ   blocks+64(FP), R10
 
-block67:
+block91:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z7, Z7, Z7
 	VXORPS     Z8, Z8, Z8
 	VXORPS     Z9, Z9, Z9
@@ -3707,10 +3711,9 @@ block67:
 	VXORPS     Z18, Z18, Z18
 	VXORPS     Z19, Z19, Z19
 	VXORPS     Z20, Z20, Z20
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000008, R11
 
-step68:
+step93:
 	PREFETCHT0       8192(DX)
 	VPMOVSXBD        (DX), Z21
 	VCVTDQ2PS        Z21, Z21
@@ -3752,7 +3755,7 @@ step68:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R11
-	JNZ              step68
+	JNZ              step93
 	VCVTPH2PS        (CX), Z21
 	VADDPS           Z8, Z7, Z7
 	VFMADD231PS      Z21, Z7, Z0
@@ -3770,7 +3773,7 @@ step68:
 	VFMADD231PS      Z21, Z19, Z6
 	ADDQ             $0x00000020, CX
 	DECQ             R10
-	JNZ              block67
+	JNZ              block91
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z0, K1, (CX)
@@ -3789,11 +3792,11 @@ step68:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group66
+	JNZ              group90
 	VZEROUPPER
 	RET
 
@@ -3811,7 +3814,7 @@ TEXT ·packedBytes8AVX512(SB), NOSPLIT, $0-88
 	MOVQ  mask+80(FP), DX
 	KMOVW DX, K1
 
-group69:
+group94:
 	MOVQ   heads+24(FP), DX
 	ADDQ   CX, DX
 	VXORPS Z0, Z0, Z0
@@ -3824,7 +3827,8 @@ group69:
 	VXORPS Z7, Z7, Z7
 	MOVQ   blocks+64(FP), R10
 
-block70:
+block95:
+	PREFETCHT0 8192(CX)
 	VXORPS     Z8, Z8, Z8
 	VXORPS     Z9, Z9, Z9
 	VXORPS     Z10, Z10, Z10
@@ -3841,10 +3845,9 @@ block70:
 	VXORPS     Z21, Z21, Z21
 	VXORPS     Z22, Z22, Z22
 	VXORPS     Z23, Z23, Z23
-	PREFETCHT0 8192(CX)
 	MOVQ       $0x00000008, R11
 
-step71:
+step97:
 	PREFETCHT0       8192(DX)
 	VPMOVSXBD        (DX), Z24
 	VCVTDQ2PS        Z24, Z24
@@ -3890,7 +3893,7 @@ step71:
 	ADDQ             $+16, R8
 	ADDQ             $0x00000040, DX
 	DECQ             R11
-	JNZ              step71
+	JNZ              step97
 	VCVTPH2PS        (CX), Z24
 	VADDPS           Z9, Z8, Z8
 	VFMADD231PS      Z24, Z8, Z0
@@ -3910,7 +3913,7 @@ step71:
 	VFMADD231PS      Z24, Z22, Z7
 	ADDQ             $0x00000020, CX
 	DECQ             R10
-	JNZ              block70
+	JNZ              block95
 	MOVQ             ldy+8(FP), R10
 	MOVQ             AX, CX
 	VMOVUPS          Z0, K1, (CX)
@@ -3931,11 +3934,11 @@ step71:
 	ADDQ             $0x00000040, AX
 	MOVQ             DX, CX
 	MOVQ             blocks+64(FP), DX
-	SHLQ             $0x07, DX
+	IMUL3Q           $+128, DX, DX
 	SUBQ             DX, BX
 	SUBQ             DX, R8
 	DECQ             R9
-	JNZ              group69
+	JNZ              group94
 	VZEROUPPER
 	RET
 
@@ -3949,7 +3952,7 @@ TEXT ·widenPackedBytesAVX512(SB), NOSPLIT, $0-48
 	MOVQ stride+8(FP), BX
 	MOVQ blocks+40(FP), SI
 
-block72:
+block98:
 	VCVTPH2PS  (CX), Z0
 	VPMOVSXBD  (DX), Z1
 	VCVTDQ2PS  Z1, Z1
@@ -4000,7 +4003,7 @@ block72:
 	VCVTDQ2PS  Z16, Z16
 	VMULPS     Z0, Z16, Z16
 	LEAQ       (AX), DI
-	VUNPCKLPS  Z2, Z1, Z17
+	VUNPCKLPS  Z2, Z1, Z0
 	VUNPCKHPS  Z2, Z1, Z1
 	VUNPCKLPS  Z4, Z3, Z2
 	VUNPCKHPS  Z4, Z3, Z3
@@ -4016,9 +4019,9 @@ block72:
 	VUNPCKHPS  Z14, Z13, Z13
 	VUNPCKLPS  Z16, Z15, Z14
 	VUNPCKHPS  Z16, Z15, Z15
-	VUNPCKLPD  Z2, Z17, Z16
-	VUNPCKHPD  Z2, Z17, Z2
-	VUNPCKLPD  Z3, Z1, Z17
+	VUNPCKLPD  Z2, Z0, Z16
+	VUNPCKHPD  Z2, Z0, Z0
+	VUNPCKLPD  Z3, Z1, Z2
 	VUNPCKHPD  Z3, Z1, Z1
 	VUNPCKLPD  Z6, Z4, Z3
 	VUNPCKHPD  Z6, Z4, Z4
@@ -4034,10 +4037,10 @@ block72:
 	VUNPCKHPD  Z15, Z13, Z13
 	VSHUFF32X4 $0x88, Z3, Z16, Z15
 	VSHUFF32X4 $0xdd, Z3, Z16, Z3
-	VSHUFF32X4 $0x88, Z6, Z17, Z16
-	VSHUFF32X4 $0xdd, Z6, Z17, Z6
-	VSHUFF32X4 $0x88, Z4, Z2, Z17
-	VSHUFF32X4 $0xdd, Z4, Z2, Z2
+	VSHUFF32X4 $0x88, Z6, Z2, Z16
+	VSHUFF32X4 $0xdd, Z6, Z2, Z2
+	VSHUFF32X4 $0x88, Z4, Z0, Z6
+	VSHUFF32X4 $0xdd, Z4, Z0, Z0
 	VSHUFF32X4 $0x88, Z5, Z1, Z4
 	VSHUFF32X4 $0xdd, Z5, Z1, Z1
 	VSHUFF32X4 $0x88, Z11, Z7, Z5
@@ -4052,16 +4055,16 @@ block72:
 	VSHUFF32X4 $0xdd, Z5, Z15, Z5
 	VSHUFF32X4 $0x88, Z11, Z16, Z15
 	VSHUFF32X4 $0xdd, Z11, Z16, Z11
-	VSHUFF32X4 $0x88, Z14, Z17, Z16
-	VSHUFF32X4 $0xdd, Z14, Z17, Z14
-	VSHUFF32X4 $0x88, Z12, Z4, Z17
+	VSHUFF32X4 $0x88, Z14, Z6, Z16
+	VSHUFF32X4 $0xdd, Z14, Z6, Z6
+	VSHUFF32X4 $0x88, Z12, Z4, Z14
 	VSHUFF32X4 $0xdd, Z12, Z4, Z4
 	VSHUFF32X4 $0x88, Z7, Z3, Z12
 	VSHUFF32X4 $0xdd, Z7, Z3, Z3
-	VSHUFF32X4 $0x88, Z10, Z6, Z7
-	VSHUFF32X4 $0xdd, Z10, Z6, Z6
-	VSHUFF32X4 $0x88, Z8, Z2, Z10
-	VSHUFF32X4 $0xdd, Z8, Z2, Z2
+	VSHUFF32X4 $0x88, Z10, Z2, Z7
+	VSHUFF32X4 $0xdd, Z10, Z2, Z2
+	VSHUFF32X4 $0x88, Z8, Z0, Z10
+	VSHUFF32X4 $0xdd, Z8, Z0, Z0
 	VSHUFF32X4 $0x88, Z9, Z1, Z8
 	VSHUFF32X4 $0xdd, Z9, Z1, Z1
 	VMOVUPS    Z13, (DI)
@@ -4070,7 +4073,7 @@ block72:
 	ADDQ       BX, DI
 	VMOVUPS    Z15, (DI)
 	ADDQ       BX, DI
-	VMOVUPS    Z17, (DI)
+	VMOVUPS    Z14, (DI)
 	ADDQ       BX, DI
 	VMOVUPS    Z12, (DI)
 	ADDQ       BX, DI
@@ -4082,7 +4085,7 @@ block72:
 	ADDQ       BX, DI
 	VMOVUPS    Z5, (DI)
 	ADDQ       BX, DI
-	VMOVUPS    Z14, (DI)
+	VMOVUPS    Z6, (DI)
 	ADDQ       BX, DI
 	VMOVUPS    Z11, (DI)
 	ADDQ       BX, DI
@@ -4090,11 +4093,12 @@ block72:
 	ADDQ       BX, DI
 	VMOVUPS    Z3, (DI)
 	ADDQ       BX, DI
+	VMOVUPS    Z0, (DI)
+	ADDQ       BX, DI
 	VMOVUPS    Z2, (DI)
 	ADDQ       BX, DI
-	VMOVUPS    Z6, (DI)
-	ADDQ       BX, DI
 	VMOVUPS    Z1, (DI)
+	VCVTPH2PS  (CX), Z0
 	VPMOVSXBD  256(DX), Z1
 	VCVTDQ2PS  Z1, Z1
 	VMULPS     Z0, Z1, Z1
@@ -4239,11 +4243,3390 @@ block72:
 	VMOVUPS    Z2, (DI)
 	ADDQ       BX, DI
 	VMOVUPS    Z1, (DI)
-	ADDQ       $0x00000020, CX
 	ADDQ       $0x00000200, DX
 	ADDQ       $0x00000080, AX
+	ADDQ       $0x00000020, CX
 	DECQ       SI
-	JNZ        block72
+	JNZ        block98
+	VZEROUPPER
+	RET
+
+// func packedNibblesGroups1AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·packedNibblesGroups1AVX512(SB), NOSPLIT, $0-88
+	// Sixteen rows in the lanes, times n vectors.
+	MOVQ    y+0(FP), AX
+	MOVQ    w+16(FP), CX
+	MOVQ    x+32(FP), BX
+	MOVQ    table+56(FP), DX
+	VMOVUPS (DX), Z0
+	MOVQ    groups+72(FP), SI
+	MOVQ    mask+80(FP), DX
+	KMOVW   DX, K1
+
+group100:
+	MOVQ   heads+24(FP), DX
+	ADDQ   CX, DX
+	VXORPS Z1, Z1, Z1
+	MOVQ   blocks+64(FP), DI
+	MOVQ   sums+48(FP), R8
+
+block101:
+	PREFETCHT0 8192(CX)
+	PREFETCHT0 8256(CX)
+	PREFETCHT0 8320(CX)
+	PREFETCHT0 8384(CX)
+	PREFETCHT0 8448(CX)
+	VCVTPH2PS  (CX), Z2
+	VCVTPH2PS  32(CX), Z3
+	LEAQ       64(CX), R9
+	MOVQ       $0x00000004, R10
+
+part102:
+	VXORPS            Z4, Z4, Z4
+	VXORPS            Z5, Z5, Z5
+	PREFETCHT0        8192(DX)
+	VMOVDQU32         (DX), Z6
+	VPERMPS           Z0, Z6, Z7
+	VFMADD231PS.BCST  (BX), Z7, Z4
+	VPSRLD            $0x04, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  128(BX), Z7, Z5
+	VPSRLD            $0x08, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  4(BX), Z7, Z4
+	VPSRLD            $0x0c, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  132(BX), Z7, Z5
+	VPSRLD            $0x10, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  8(BX), Z7, Z4
+	VPSRLD            $0x14, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  136(BX), Z7, Z5
+	VPSRLD            $0x18, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  12(BX), Z7, Z4
+	VPSRLD            $0x1c, Z6, Z6
+	VPERMPS           Z0, Z6, Z6
+	VFMADD231PS.BCST  140(BX), Z6, Z5
+	PREFETCHT0        8256(DX)
+	VMOVDQU32         64(DX), Z6
+	VPERMPS           Z0, Z6, Z7
+	VFMADD231PS.BCST  16(BX), Z7, Z4
+	VPSRLD            $0x04, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  144(BX), Z7, Z5
+	VPSRLD            $0x08, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  20(BX), Z7, Z4
+	VPSRLD            $0x0c, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  148(BX), Z7, Z5
+	VPSRLD            $0x10, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  24(BX), Z7, Z4
+	VPSRLD            $0x14, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  152(BX), Z7, Z5
+	VPSRLD            $0x18, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  28(BX), Z7, Z4
+	VPSRLD            $0x1c, Z6, Z6
+	VPERMPS           Z0, Z6, Z6
+	VFMADD231PS.BCST  156(BX), Z6, Z5
+	PREFETCHT0        8320(DX)
+	VMOVDQU32         128(DX), Z6
+	VPERMPS           Z0, Z6, Z7
+	VFMADD231PS.BCST  32(BX), Z7, Z4
+	VPSRLD            $0x04, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  160(BX), Z7, Z5
+	VPSRLD            $0x08, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  36(BX), Z7, Z4
+	VPSRLD            $0x0c, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  164(BX), Z7, Z5
+	VPSRLD            $0x10, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  40(BX), Z7, Z4
+	VPSRLD            $0x14, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  168(BX), Z7, Z5
+	VPSRLD            $0x18, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  44(BX), Z7, Z4
+	VPSRLD            $0x1c, Z6, Z6
+	VPERMPS           Z0, Z6, Z6
+	VFMADD231PS.BCST  172(BX), Z6, Z5
+	PREFETCHT0        8384(DX)
+	VMOVDQU32         192(DX), Z6
+	VPERMPS           Z0, Z6, Z7
+	VFMADD231PS.BCST  48(BX), Z7, Z4
+	VPSRLD            $0x04, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  176(BX), Z7, Z5
+	VPSRLD            $0x08, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  52(BX), Z7, Z4
+	VPSRLD            $0x0c, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  180(BX), Z7, Z5
+	VPSRLD            $0x10, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  56(BX), Z7, Z4
+	VPSRLD            $0x14, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  184(BX), Z7, Z5
+	VPSRLD            $0x18, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  60(BX), Z7, Z4
+	VPSRLD            $0x1c, Z6, Z6
+	VPERMPS           Z0, Z6, Z6
+	VFMADD231PS.BCST  188(BX), Z6, Z5
+	PREFETCHT0        8448(DX)
+	VMOVDQU32         256(DX), Z6
+	VPERMPS           Z0, Z6, Z7
+	VFMADD231PS.BCST  64(BX), Z7, Z4
+	VPSRLD            $0x04, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  192(BX), Z7, Z5
+	VPSRLD            $0x08, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  68(BX), Z7, Z4
+	VPSRLD            $0x0c, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  196(BX), Z7, Z5
+	VPSRLD            $0x10, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  72(BX), Z7, Z4
+	VPSRLD            $0x14, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  200(BX), Z7, Z5
+	VPSRLD            $0x18, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  76(BX), Z7, Z4
+	VPSRLD            $0x1c, Z6, Z6
+	VPERMPS           Z0, Z6, Z6
+	VFMADD231PS.BCST  204(BX), Z6, Z5
+	PREFETCHT0        8512(DX)
+	VMOVDQU32         320(DX), Z6
+	VPERMPS           Z0, Z6, Z7
+	VFMADD231PS.BCST  80(BX), Z7, Z4
+	VPSRLD            $0x04, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  208(BX), Z7, Z5
+	VPSRLD            $0x08, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  84(BX), Z7, Z4
+	VPSRLD            $0x0c, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  212(BX), Z7, Z5
+	VPSRLD            $0x10, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  88(BX), Z7, Z4
+	VPSRLD            $0x14, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  216(BX), Z7, Z5
+	VPSRLD            $0x18, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  92(BX), Z7, Z4
+	VPSRLD            $0x1c, Z6, Z6
+	VPERMPS           Z0, Z6, Z6
+	VFMADD231PS.BCST  220(BX), Z6, Z5
+	PREFETCHT0        8576(DX)
+	VMOVDQU32         384(DX), Z6
+	VPERMPS           Z0, Z6, Z7
+	VFMADD231PS.BCST  96(BX), Z7, Z4
+	VPSRLD            $0x04, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  224(BX), Z7, Z5
+	VPSRLD            $0x08, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  100(BX), Z7, Z4
+	VPSRLD            $0x0c, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  228(BX), Z7, Z5
+	VPSRLD            $0x10, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  104(BX), Z7, Z4
+	VPSRLD            $0x14, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  232(BX), Z7, Z5
+	VPSRLD            $0x18, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  108(BX), Z7, Z4
+	VPSRLD            $0x1c, Z6, Z6
+	VPERMPS           Z0, Z6, Z6
+	VFMADD231PS.BCST  236(BX), Z6, Z5
+	PREFETCHT0        8640(DX)
+	VMOVDQU32         448(DX), Z6
+	VPERMPS           Z0, Z6, Z7
+	VFMADD231PS.BCST  112(BX), Z7, Z4
+	VPSRLD            $0x04, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  240(BX), Z7, Z5
+	VPSRLD            $0x08, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  116(BX), Z7, Z4
+	VPSRLD            $0x0c, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  244(BX), Z7, Z5
+	VPSRLD            $0x10, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  120(BX), Z7, Z4
+	VPSRLD            $0x14, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  248(BX), Z7, Z5
+	VPSRLD            $0x18, Z6, Z7
+	VPERMPS           Z0, Z7, Z7
+	VFMADD231PS.BCST  124(BX), Z7, Z4
+	VPSRLD            $0x1c, Z6, Z6
+	VPERMPS           Z0, Z6, Z6
+	VFMADD231PS.BCST  252(BX), Z6, Z5
+	ADDQ              $0x00000200, DX
+	ADDQ              $+256, BX
+	VPMOVZXBD         (R9), Z6
+	VCVTDQ2PS         Z6, Z6
+	VMULPS            Z2, Z6, Z6
+	VFMADD231PS       Z6, Z4, Z1
+	VPMOVZXBD         32(R9), Z4
+	VCVTDQ2PS         Z4, Z4
+	VMULPS            Z3, Z4, Z4
+	VFNMADD231PS.BCST (R8), Z4, Z1
+	VPMOVZXBD         16(R9), Z4
+	VCVTDQ2PS         Z4, Z4
+	VMULPS            Z2, Z4, Z4
+	VFMADD231PS       Z4, Z5, Z1
+	VPMOVZXBD         48(R9), Z4
+	VCVTDQ2PS         Z4, Z4
+	VMULPS            Z3, Z4, Z4
+	VFNMADD231PS.BCST 32(R8), Z4, Z1
+	ADDQ              $0x00000040, R8
+	ADDQ              $0x00000040, R9
+	DECQ              R10
+	JNZ               part102
+	ADDQ              $0x00000140, CX
+	DECQ              DI
+	JNZ               block101
+	MOVQ              ldy+8(FP), CX
+	MOVQ              AX, CX
+	VMOVUPS           Z1, K1, (CX)
+	ADDQ              $0x00000040, AX
+	MOVQ              DX, CX
+	MOVQ              blocks+64(FP), DX
+	IMUL3Q            $+1024, DX, DX
+	SUBQ              DX, BX
+	DECQ              SI
+	JNZ               group100
+	VZEROUPPER
+	RET
+
+// func packedNibblesGroups2AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·packedNibblesGroups2AVX512(SB), NOSPLIT, $0-88
+	// Sixteen rows in the lanes, times n vectors.
+	MOVQ    y+0(FP), AX
+	MOVQ    w+16(FP), CX
+	MOVQ    x+32(FP), BX
+	MOVQ    ldx+40(FP), SI
+	MOVQ    table+56(FP), DX
+	VMOVUPS (DX), Z0
+	MOVQ    groups+72(FP), DI
+	MOVQ    mask+80(FP), DX
+	KMOVW   DX, K1
+
+group103:
+	MOVQ   heads+24(FP), DX
+	ADDQ   CX, DX
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	MOVQ   blocks+64(FP), R8
+	MOVQ   sums+48(FP), R9
+
+block104:
+	PREFETCHT0 8192(CX)
+	PREFETCHT0 8256(CX)
+	PREFETCHT0 8320(CX)
+	PREFETCHT0 8384(CX)
+	PREFETCHT0 8448(CX)
+	VCVTPH2PS  (CX), Z3
+	VCVTPH2PS  32(CX), Z4
+	LEAQ       64(CX), R10
+	MOVQ       $0x00000004, R11
+
+part105:
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	MOVQ   $0x00000008, R12
+
+step106:
+	PREFETCHT0        8192(DX)
+	VMOVDQU32         (DX), Z9
+	VPERMPS           Z0, Z9, Z10
+	VFMADD231PS.BCST  (BX), Z10, Z5
+	VFMADD231PS.BCST  (BX)(SI*1), Z10, Z7
+	VPSRLD            $0x04, Z9, Z10
+	VPERMPS           Z0, Z10, Z10
+	VFMADD231PS.BCST  128(BX), Z10, Z6
+	VFMADD231PS.BCST  128(BX)(SI*1), Z10, Z8
+	VPSRLD            $0x08, Z9, Z10
+	VPERMPS           Z0, Z10, Z10
+	VFMADD231PS.BCST  4(BX), Z10, Z5
+	VFMADD231PS.BCST  4(BX)(SI*1), Z10, Z7
+	VPSRLD            $0x0c, Z9, Z10
+	VPERMPS           Z0, Z10, Z10
+	VFMADD231PS.BCST  132(BX), Z10, Z6
+	VFMADD231PS.BCST  132(BX)(SI*1), Z10, Z8
+	VPSRLD            $0x10, Z9, Z10
+	VPERMPS           Z0, Z10, Z10
+	VFMADD231PS.BCST  8(BX), Z10, Z5
+	VFMADD231PS.BCST  8(BX)(SI*1), Z10, Z7
+	VPSRLD            $0x14, Z9, Z10
+	VPERMPS           Z0, Z10, Z10
+	VFMADD231PS.BCST  136(BX), Z10, Z6
+	VFMADD231PS.BCST  136(BX)(SI*1), Z10, Z8
+	VPSRLD            $0x18, Z9, Z10
+	VPERMPS           Z0, Z10, Z10
+	VFMADD231PS.BCST  12(BX), Z10, Z5
+	VFMADD231PS.BCST  12(BX)(SI*1), Z10, Z7
+	VPSRLD            $0x1c, Z9, Z9
+	VPERMPS           Z0, Z9, Z9
+	VFMADD231PS.BCST  140(BX), Z9, Z6
+	VFMADD231PS.BCST  140(BX)(SI*1), Z9, Z8
+	ADDQ              $+16, BX
+	ADDQ              $0x00000040, DX
+	DECQ              R12
+	JNZ               step106
+	ADDQ              $+128, BX
+	VPMOVZXBD         (R10), Z9
+	VCVTDQ2PS         Z9, Z9
+	VMULPS            Z3, Z9, Z9
+	VFMADD231PS       Z9, Z5, Z1
+	VFMADD231PS       Z9, Z7, Z2
+	VPMOVZXBD         32(R10), Z5
+	VCVTDQ2PS         Z5, Z5
+	VMULPS            Z4, Z5, Z5
+	VFNMADD231PS.BCST (R9), Z5, Z1
+	VFNMADD231PS.BCST 4(R9), Z5, Z2
+	VPMOVZXBD         16(R10), Z5
+	VCVTDQ2PS         Z5, Z5
+	VMULPS            Z3, Z5, Z5
+	VFMADD231PS       Z5, Z6, Z1
+	VFMADD231PS       Z5, Z8, Z2
+	VPMOVZXBD         48(R10), Z5
+	VCVTDQ2PS         Z5, Z5
+	VMULPS            Z4, Z5, Z5
+	VFNMADD231PS.BCST 32(R9), Z5, Z1
+	VFNMADD231PS.BCST 36(R9), Z5, Z2
+	ADDQ              $0x00000040, R9
+	ADDQ              $0x00000040, R10
+	DECQ              R11
+	JNZ               part105
+	ADDQ              $0x00000140, CX
+	DECQ              R8
+	JNZ               block104
+	MOVQ              ldy+8(FP), R8
+	MOVQ              AX, CX
+	VMOVUPS           Z1, K1, (CX)
+	ADDQ              R8, CX
+	VMOVUPS           Z2, K1, (CX)
+	ADDQ              $0x00000040, AX
+	MOVQ              DX, CX
+	MOVQ              blocks+64(FP), DX
+	IMUL3Q            $+1024, DX, DX
+	SUBQ              DX, BX
+	DECQ              DI
+	JNZ               group103
+	VZEROUPPER
+	RET
+
+// func packedNibblesGroups3AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·packedNibblesGroups3AVX512(SB), NOSPLIT, $0-88
+	// Sixteen rows in the lanes, times n vectors.
+	MOVQ    y+0(FP), AX
+	MOVQ    w+16(FP), CX
+	MOVQ    x+32(FP), BX
+	MOVQ    ldx+40(FP), SI
+	MOVQ    table+56(FP), DX
+	VMOVUPS (DX), Z0
+	MOVQ    groups+72(FP), DI
+	MOVQ    mask+80(FP), DX
+	KMOVW   DX, K1
+
+group107:
+	MOVQ   heads+24(FP), DX
+	ADDQ   CX, DX
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	MOVQ   blocks+64(FP), R8
+	MOVQ   sums+48(FP), R9
+
+block108:
+	PREFETCHT0 8192(CX)
+	PREFETCHT0 8256(CX)
+	PREFETCHT0 8320(CX)
+	PREFETCHT0 8384(CX)
+	PREFETCHT0 8448(CX)
+	VCVTPH2PS  (CX), Z4
+	VCVTPH2PS  32(CX), Z5
+	LEAQ       64(CX), R10
+	MOVQ       $0x00000004, R11
+
+part109:
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	MOVQ   $0x00000008, R12
+
+step110:
+	PREFETCHT0        8192(DX)
+	VMOVDQU32         (DX), Z12
+	VPERMPS           Z0, Z12, Z13
+	VFMADD231PS.BCST  (BX), Z13, Z6
+	VFMADD231PS.BCST  (BX)(SI*1), Z13, Z8
+	VFMADD231PS.BCST  (BX)(SI*2), Z13, Z10
+	VPSRLD            $0x04, Z12, Z13
+	VPERMPS           Z0, Z13, Z13
+	VFMADD231PS.BCST  128(BX), Z13, Z7
+	VFMADD231PS.BCST  128(BX)(SI*1), Z13, Z9
+	VFMADD231PS.BCST  128(BX)(SI*2), Z13, Z11
+	VPSRLD            $0x08, Z12, Z13
+	VPERMPS           Z0, Z13, Z13
+	VFMADD231PS.BCST  4(BX), Z13, Z6
+	VFMADD231PS.BCST  4(BX)(SI*1), Z13, Z8
+	VFMADD231PS.BCST  4(BX)(SI*2), Z13, Z10
+	VPSRLD            $0x0c, Z12, Z13
+	VPERMPS           Z0, Z13, Z13
+	VFMADD231PS.BCST  132(BX), Z13, Z7
+	VFMADD231PS.BCST  132(BX)(SI*1), Z13, Z9
+	VFMADD231PS.BCST  132(BX)(SI*2), Z13, Z11
+	VPSRLD            $0x10, Z12, Z13
+	VPERMPS           Z0, Z13, Z13
+	VFMADD231PS.BCST  8(BX), Z13, Z6
+	VFMADD231PS.BCST  8(BX)(SI*1), Z13, Z8
+	VFMADD231PS.BCST  8(BX)(SI*2), Z13, Z10
+	VPSRLD            $0x14, Z12, Z13
+	VPERMPS           Z0, Z13, Z13
+	VFMADD231PS.BCST  136(BX), Z13, Z7
+	VFMADD231PS.BCST  136(BX)(SI*1), Z13, Z9
+	VFMADD231PS.BCST  136(BX)(SI*2), Z13, Z11
+	VPSRLD            $0x18, Z12, Z13
+	VPERMPS           Z0, Z13, Z13
+	VFMADD231PS.BCST  12(BX), Z13, Z6
+	VFMADD231PS.BCST  12(BX)(SI*1), Z13, Z8
+	VFMADD231PS.BCST  12(BX)(SI*2), Z13, Z10
+	VPSRLD            $0x1c, Z12, Z12
+	VPERMPS           Z0, Z12, Z12
+	VFMADD231PS.BCST  140(BX), Z12, Z7
+	VFMADD231PS.BCST  140(BX)(SI*1), Z12, Z9
+	VFMADD231PS.BCST  140(BX)(SI*2), Z12, Z11
+	ADDQ              $+16, BX
+	ADDQ              $0x00000040, DX
+	DECQ              R12
+	JNZ               step110
+	ADDQ              $+128, BX
+	VPMOVZXBD         (R10), Z12
+	VCVTDQ2PS         Z12, Z12
+	VMULPS            Z4, Z12, Z12
+	VFMADD231PS       Z12, Z6, Z1
+	VFMADD231PS       Z12, Z8, Z2
+	VFMADD231PS       Z12, Z10, Z3
+	VPMOVZXBD         32(R10), Z6
+	VCVTDQ2PS         Z6, Z6
+	VMULPS            Z5, Z6, Z6
+	VFNMADD231PS.BCST (R9), Z6, Z1
+	VFNMADD231PS.BCST 4(R9), Z6, Z2
+	VFNMADD231PS.BCST 8(R9), Z6, Z3
+	VPMOVZXBD         16(R10), Z6
+	VCVTDQ2PS         Z6, Z6
+	VMULPS            Z4, Z6, Z6
+	VFMADD231PS       Z6, Z7, Z1
+	VFMADD231PS       Z6, Z9, Z2
+	VFMADD231PS       Z6, Z11, Z3
+	VPMOVZXBD         48(R10), Z6
+	VCVTDQ2PS         Z6, Z6
+	VMULPS            Z5, Z6, Z6
+	VFNMADD231PS.BCST 32(R9), Z6, Z1
+	VFNMADD231PS.BCST 36(R9), Z6, Z2
+	VFNMADD231PS.BCST 40(R9), Z6, Z3
+	ADDQ              $0x00000040, R9
+	ADDQ              $0x00000040, R10
+	DECQ              R11
+	JNZ               part109
+	ADDQ              $0x00000140, CX
+	DECQ              R8
+	JNZ               block108
+	MOVQ              ldy+8(FP), R8
+	MOVQ              AX, CX
+	VMOVUPS           Z1, K1, (CX)
+	ADDQ              R8, CX
+	VMOVUPS           Z2, K1, (CX)
+	ADDQ              R8, CX
+	VMOVUPS           Z3, K1, (CX)
+	ADDQ              $0x00000040, AX
+	MOVQ              DX, CX
+	MOVQ              blocks+64(FP), DX
+	IMUL3Q            $+1024, DX, DX
+	SUBQ              DX, BX
+	DECQ              DI
+	JNZ               group107
+	VZEROUPPER
+	RET
+
+// func packedNibblesGroups4AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·packedNibblesGroups4AVX512(SB), NOSPLIT, $0-88
+	// Sixteen rows in the lanes, times n vectors.
+	MOVQ    y+0(FP), AX
+	MOVQ    w+16(FP), CX
+	MOVQ    x+32(FP), BX
+	MOVQ    ldx+40(FP), SI
+	LEAQ    (SI)(SI*2), DI
+	MOVQ    table+56(FP), DX
+	VMOVUPS (DX), Z0
+	MOVQ    groups+72(FP), R8
+	MOVQ    mask+80(FP), DX
+	KMOVW   DX, K1
+
+group111:
+	MOVQ   heads+24(FP), DX
+	ADDQ   CX, DX
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	MOVQ   blocks+64(FP), R9
+	MOVQ   sums+48(FP), R10
+
+block112:
+	PREFETCHT0 8192(CX)
+	PREFETCHT0 8256(CX)
+	PREFETCHT0 8320(CX)
+	PREFETCHT0 8384(CX)
+	PREFETCHT0 8448(CX)
+	VCVTPH2PS  (CX), Z5
+	VCVTPH2PS  32(CX), Z6
+	LEAQ       64(CX), R11
+	MOVQ       $0x00000004, R12
+
+part113:
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	MOVQ   $0x00000008, R13
+
+step114:
+	PREFETCHT0        8192(DX)
+	VMOVDQU32         (DX), Z15
+	VPERMPS           Z0, Z15, Z16
+	VFMADD231PS.BCST  (BX), Z16, Z7
+	VFMADD231PS.BCST  (BX)(SI*1), Z16, Z9
+	VFMADD231PS.BCST  (BX)(SI*2), Z16, Z11
+	VFMADD231PS.BCST  (BX)(DI*1), Z16, Z13
+	VPSRLD            $0x04, Z15, Z16
+	VPERMPS           Z0, Z16, Z16
+	VFMADD231PS.BCST  128(BX), Z16, Z8
+	VFMADD231PS.BCST  128(BX)(SI*1), Z16, Z10
+	VFMADD231PS.BCST  128(BX)(SI*2), Z16, Z12
+	VFMADD231PS.BCST  128(BX)(DI*1), Z16, Z14
+	VPSRLD            $0x08, Z15, Z16
+	VPERMPS           Z0, Z16, Z16
+	VFMADD231PS.BCST  4(BX), Z16, Z7
+	VFMADD231PS.BCST  4(BX)(SI*1), Z16, Z9
+	VFMADD231PS.BCST  4(BX)(SI*2), Z16, Z11
+	VFMADD231PS.BCST  4(BX)(DI*1), Z16, Z13
+	VPSRLD            $0x0c, Z15, Z16
+	VPERMPS           Z0, Z16, Z16
+	VFMADD231PS.BCST  132(BX), Z16, Z8
+	VFMADD231PS.BCST  132(BX)(SI*1), Z16, Z10
+	VFMADD231PS.BCST  132(BX)(SI*2), Z16, Z12
+	VFMADD231PS.BCST  132(BX)(DI*1), Z16, Z14
+	VPSRLD            $0x10, Z15, Z16
+	VPERMPS           Z0, Z16, Z16
+	VFMADD231PS.BCST  8(BX), Z16, Z7
+	VFMADD231PS.BCST  8(BX)(SI*1), Z16, Z9
+	VFMADD231PS.BCST  8(BX)(SI*2), Z16, Z11
+	VFMADD231PS.BCST  8(BX)(DI*1), Z16, Z13
+	VPSRLD            $0x14, Z15, Z16
+	VPERMPS           Z0, Z16, Z16
+	VFMADD231PS.BCST  136(BX), Z16, Z8
+	VFMADD231PS.BCST  136(BX)(SI*1), Z16, Z10
+	VFMADD231PS.BCST  136(BX)(SI*2), Z16, Z12
+	VFMADD231PS.BCST  136(BX)(DI*1), Z16, Z14
+	VPSRLD            $0x18, Z15, Z16
+	VPERMPS           Z0, Z16, Z16
+	VFMADD231PS.BCST  12(BX), Z16, Z7
+	VFMADD231PS.BCST  12(BX)(SI*1), Z16, Z9
+	VFMADD231PS.BCST  12(BX)(SI*2), Z16, Z11
+	VFMADD231PS.BCST  12(BX)(DI*1), Z16, Z13
+	VPSRLD            $0x1c, Z15, Z15
+	VPERMPS           Z0, Z15, Z15
+	VFMADD231PS.BCST  140(BX), Z15, Z8
+	VFMADD231PS.BCST  140(BX)(SI*1), Z15, Z10
+	VFMADD231PS.BCST  140(BX)(SI*2), Z15, Z12
+	VFMADD231PS.BCST  140(BX)(DI*1), Z15, Z14
+	ADDQ              $+16, BX
+	ADDQ              $0x00000040, DX
+	DECQ              R13
+	JNZ               step114
+	ADDQ              $+128, BX
+	VPMOVZXBD         (R11), Z15
+	VCVTDQ2PS         Z15, Z15
+	VMULPS            Z5, Z15, Z15
+	VFMADD231PS       Z15, Z7, Z1
+	VFMADD231PS       Z15, Z9, Z2
+	VFMADD231PS       Z15, Z11, Z3
+	VFMADD231PS       Z15, Z13, Z4
+	VPMOVZXBD         32(R11), Z7
+	VCVTDQ2PS         Z7, Z7
+	VMULPS            Z6, Z7, Z7
+	VFNMADD231PS.BCST (R10), Z7, Z1
+	VFNMADD231PS.BCST 4(R10), Z7, Z2
+	VFNMADD231PS.BCST 8(R10), Z7, Z3
+	VFNMADD231PS.BCST 12(R10), Z7, Z4
+	VPMOVZXBD         16(R11), Z7
+	VCVTDQ2PS         Z7, Z7
+	VMULPS            Z5, Z7, Z7
+	VFMADD231PS       Z7, Z8, Z1
+	VFMADD231PS       Z7, Z10, Z2
+	VFMADD231PS       Z7, Z12, Z3
+	VFMADD231PS       Z7, Z14, Z4
+	VPMOVZXBD         48(R11), Z7
+	VCVTDQ2PS         Z7, Z7
+	VMULPS            Z6, Z7, Z7
+	VFNMADD231PS.BCST 32(R10), Z7, Z1
+	VFNMADD231PS.BCST 36(R10), Z7, Z2
+	VFNMADD231PS.BCST 40(R10), Z7, Z3
+	VFNMADD231PS.BCST 44(R10), Z7, Z4
+	ADDQ              $0x00000040, R10
+	ADDQ              $0x00000040, R11
+	DECQ              R12
+	JNZ               part113
+	ADDQ              $0x00000140, CX
+	DECQ              R9
+	JNZ               block112
+	MOVQ              ldy+8(FP), R9
+	MOVQ              AX, CX
+	VMOVUPS           Z1, K1, (CX)
+	ADDQ              R9, CX
+	VMOVUPS           Z2, K1, (CX)
+	ADDQ              R9, CX
+	VMOVUPS           Z3, K1, (CX)
+	ADDQ              R9, CX
+	VMOVUPS           Z4, K1, (CX)
+	ADDQ              $0x00000040, AX
+	MOVQ              DX, CX
+	MOVQ              blocks+64(FP), DX
+	IMUL3Q            $+1024, DX, DX
+	SUBQ              DX, BX
+	DECQ              R8
+	JNZ               group111
+	VZEROUPPER
+	RET
+
+// func packedNibblesGroups5AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·packedNibblesGroups5AVX512(SB), NOSPLIT, $0-88
+	// Sixteen rows in the lanes, times n vectors.
+	MOVQ    y+0(FP), AX
+	MOVQ    w+16(FP), CX
+	MOVQ    x+32(FP), BX
+	MOVQ    ldx+40(FP), SI
+	LEAQ    (SI)(SI*2), DI
+	LEAQ    (BX)(SI*4), R8
+	MOVQ    table+56(FP), DX
+	VMOVUPS (DX), Z0
+	MOVQ    groups+72(FP), R9
+	MOVQ    mask+80(FP), DX
+	KMOVW   DX, K1
+
+group115:
+	MOVQ   heads+24(FP), DX
+	ADDQ   CX, DX
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	MOVQ   blocks+64(FP), R10
+	MOVQ   sums+48(FP), R11
+
+block116:
+	PREFETCHT0 8192(CX)
+	PREFETCHT0 8256(CX)
+	PREFETCHT0 8320(CX)
+	PREFETCHT0 8384(CX)
+	PREFETCHT0 8448(CX)
+	VCVTPH2PS  (CX), Z6
+	VCVTPH2PS  32(CX), Z7
+	LEAQ       64(CX), R12
+	MOVQ       $0x00000004, R13
+
+part117:
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	MOVQ   $0x00000008, R14
+
+step118:
+	PREFETCHT0        8192(DX)
+	VMOVDQU32         (DX), Z18
+	VPERMPS           Z0, Z18, Z19
+	VFMADD231PS.BCST  (BX), Z19, Z8
+	VFMADD231PS.BCST  (BX)(SI*1), Z19, Z10
+	VFMADD231PS.BCST  (BX)(SI*2), Z19, Z12
+	VFMADD231PS.BCST  (BX)(DI*1), Z19, Z14
+	VFMADD231PS.BCST  (R8), Z19, Z16
+	VPSRLD            $0x04, Z18, Z19
+	VPERMPS           Z0, Z19, Z19
+	VFMADD231PS.BCST  128(BX), Z19, Z9
+	VFMADD231PS.BCST  128(BX)(SI*1), Z19, Z11
+	VFMADD231PS.BCST  128(BX)(SI*2), Z19, Z13
+	VFMADD231PS.BCST  128(BX)(DI*1), Z19, Z15
+	VFMADD231PS.BCST  128(R8), Z19, Z17
+	VPSRLD            $0x08, Z18, Z19
+	VPERMPS           Z0, Z19, Z19
+	VFMADD231PS.BCST  4(BX), Z19, Z8
+	VFMADD231PS.BCST  4(BX)(SI*1), Z19, Z10
+	VFMADD231PS.BCST  4(BX)(SI*2), Z19, Z12
+	VFMADD231PS.BCST  4(BX)(DI*1), Z19, Z14
+	VFMADD231PS.BCST  4(R8), Z19, Z16
+	VPSRLD            $0x0c, Z18, Z19
+	VPERMPS           Z0, Z19, Z19
+	VFMADD231PS.BCST  132(BX), Z19, Z9
+	VFMADD231PS.BCST  132(BX)(SI*1), Z19, Z11
+	VFMADD231PS.BCST  132(BX)(SI*2), Z19, Z13
+	VFMADD231PS.BCST  132(BX)(DI*1), Z19, Z15
+	VFMADD231PS.BCST  132(R8), Z19, Z17
+	VPSRLD            $0x10, Z18, Z19
+	VPERMPS           Z0, Z19, Z19
+	VFMADD231PS.BCST  8(BX), Z19, Z8
+	VFMADD231PS.BCST  8(BX)(SI*1), Z19, Z10
+	VFMADD231PS.BCST  8(BX)(SI*2), Z19, Z12
+	VFMADD231PS.BCST  8(BX)(DI*1), Z19, Z14
+	VFMADD231PS.BCST  8(R8), Z19, Z16
+	VPSRLD            $0x14, Z18, Z19
+	VPERMPS           Z0, Z19, Z19
+	VFMADD231PS.BCST  136(BX), Z19, Z9
+	VFMADD231PS.BCST  136(BX)(SI*1), Z19, Z11
+	VFMADD231PS.BCST  136(BX)(SI*2), Z19, Z13
+	VFMADD231PS.BCST  136(BX)(DI*1), Z19, Z15
+	VFMADD231PS.BCST  136(R8), Z19, Z17
+	VPSRLD            $0x18, Z18, Z19
+	VPERMPS           Z0, Z19, Z19
+	VFMADD231PS.BCST  12(BX), Z19, Z8
+	VFMADD231PS.BCST  12(BX)(SI*1), Z19, Z10
+	VFMADD231PS.BCST  12(BX)(SI*2), Z19, Z12
+	VFMADD231PS.BCST  12(BX)(DI*1), Z19, Z14
+	VFMADD231PS.BCST  12(R8), Z19, Z16
+	VPSRLD            $0x1c, Z18, Z18
+	VPERMPS           Z0, Z18, Z18
+	VFMADD231PS.BCST  140(BX), Z18, Z9
+	VFMADD231PS.BCST  140(BX)(SI*1), Z18, Z11
+	VFMADD231PS.BCST  140(BX)(SI*2), Z18, Z13
+	VFMADD231PS.BCST  140(BX)(DI*1), Z18, Z15
+	VFMADD231PS.BCST  140(R8), Z18, Z17
+	ADDQ              $+16, BX
+	ADDQ              $+16, R8
+	ADDQ              $0x00000040, DX
+	DECQ              R14
+	JNZ               step118
+	ADDQ              $+128, BX
+	ADDQ              $+128, R8
+	VPMOVZXBD         (R12), Z18
+	VCVTDQ2PS         Z18, Z18
+	VMULPS            Z6, Z18, Z18
+	VFMADD231PS       Z18, Z8, Z1
+	VFMADD231PS       Z18, Z10, Z2
+	VFMADD231PS       Z18, Z12, Z3
+	VFMADD231PS       Z18, Z14, Z4
+	VFMADD231PS       Z18, Z16, Z5
+	VPMOVZXBD         32(R12), Z8
+	VCVTDQ2PS         Z8, Z8
+	VMULPS            Z7, Z8, Z8
+	VFNMADD231PS.BCST (R11), Z8, Z1
+	VFNMADD231PS.BCST 4(R11), Z8, Z2
+	VFNMADD231PS.BCST 8(R11), Z8, Z3
+	VFNMADD231PS.BCST 12(R11), Z8, Z4
+	VFNMADD231PS.BCST 16(R11), Z8, Z5
+	VPMOVZXBD         16(R12), Z8
+	VCVTDQ2PS         Z8, Z8
+	VMULPS            Z6, Z8, Z8
+	VFMADD231PS       Z8, Z9, Z1
+	VFMADD231PS       Z8, Z11, Z2
+	VFMADD231PS       Z8, Z13, Z3
+	VFMADD231PS       Z8, Z15, Z4
+	VFMADD231PS       Z8, Z17, Z5
+	VPMOVZXBD         48(R12), Z8
+	VCVTDQ2PS         Z8, Z8
+	VMULPS            Z7, Z8, Z8
+	VFNMADD231PS.BCST 32(R11), Z8, Z1
+	VFNMADD231PS.BCST 36(R11), Z8, Z2
+	VFNMADD231PS.BCST 40(R11), Z8, Z3
+	VFNMADD231PS.BCST 44(R11), Z8, Z4
+	VFNMADD231PS.BCST 48(R11), Z8, Z5
+	ADDQ              $0x00000040, R11
+	ADDQ              $0x00000040, R12
+	DECQ              R13
+	JNZ               part117
+	ADDQ              $0x00000140, CX
+	DECQ              R10
+	JNZ               block116
+	MOVQ              ldy+8(FP), R10
+	MOVQ              AX, CX
+	VMOVUPS           Z1, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z2, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z3, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z4, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z5, K1, (CX)
+	ADDQ              $0x00000040, AX
+	MOVQ              DX, CX
+	MOVQ              blocks+64(FP), DX
+	IMUL3Q            $+1024, DX, DX
+	SUBQ              DX, BX
+	SUBQ              DX, R8
+	DECQ              R9
+	JNZ               group115
+	VZEROUPPER
+	RET
+
+// func packedNibblesGroups6AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·packedNibblesGroups6AVX512(SB), NOSPLIT, $0-88
+	// Sixteen rows in the lanes, times n vectors.
+	MOVQ    y+0(FP), AX
+	MOVQ    w+16(FP), CX
+	MOVQ    x+32(FP), BX
+	MOVQ    ldx+40(FP), SI
+	LEAQ    (SI)(SI*2), DI
+	LEAQ    (BX)(SI*4), R8
+	MOVQ    table+56(FP), DX
+	VMOVUPS (DX), Z0
+	MOVQ    groups+72(FP), R9
+	MOVQ    mask+80(FP), DX
+	KMOVW   DX, K1
+
+group119:
+	MOVQ   heads+24(FP), DX
+	ADDQ   CX, DX
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	MOVQ   blocks+64(FP), R10
+	MOVQ   sums+48(FP), R11
+
+block120:
+	PREFETCHT0 8192(CX)
+	PREFETCHT0 8256(CX)
+	PREFETCHT0 8320(CX)
+	PREFETCHT0 8384(CX)
+	PREFETCHT0 8448(CX)
+	VCVTPH2PS  (CX), Z7
+	VCVTPH2PS  32(CX), Z8
+	LEAQ       64(CX), R12
+	MOVQ       $0x00000004, R13
+
+part121:
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	MOVQ   $0x00000008, R14
+
+step122:
+	PREFETCHT0        8192(DX)
+	VMOVDQU32         (DX), Z21
+	VPERMPS           Z0, Z21, Z22
+	VFMADD231PS.BCST  (BX), Z22, Z9
+	VFMADD231PS.BCST  (BX)(SI*1), Z22, Z11
+	VFMADD231PS.BCST  (BX)(SI*2), Z22, Z13
+	VFMADD231PS.BCST  (BX)(DI*1), Z22, Z15
+	VFMADD231PS.BCST  (R8), Z22, Z17
+	VFMADD231PS.BCST  (R8)(SI*1), Z22, Z19
+	VPSRLD            $0x04, Z21, Z22
+	VPERMPS           Z0, Z22, Z22
+	VFMADD231PS.BCST  128(BX), Z22, Z10
+	VFMADD231PS.BCST  128(BX)(SI*1), Z22, Z12
+	VFMADD231PS.BCST  128(BX)(SI*2), Z22, Z14
+	VFMADD231PS.BCST  128(BX)(DI*1), Z22, Z16
+	VFMADD231PS.BCST  128(R8), Z22, Z18
+	VFMADD231PS.BCST  128(R8)(SI*1), Z22, Z20
+	VPSRLD            $0x08, Z21, Z22
+	VPERMPS           Z0, Z22, Z22
+	VFMADD231PS.BCST  4(BX), Z22, Z9
+	VFMADD231PS.BCST  4(BX)(SI*1), Z22, Z11
+	VFMADD231PS.BCST  4(BX)(SI*2), Z22, Z13
+	VFMADD231PS.BCST  4(BX)(DI*1), Z22, Z15
+	VFMADD231PS.BCST  4(R8), Z22, Z17
+	VFMADD231PS.BCST  4(R8)(SI*1), Z22, Z19
+	VPSRLD            $0x0c, Z21, Z22
+	VPERMPS           Z0, Z22, Z22
+	VFMADD231PS.BCST  132(BX), Z22, Z10
+	VFMADD231PS.BCST  132(BX)(SI*1), Z22, Z12
+	VFMADD231PS.BCST  132(BX)(SI*2), Z22, Z14
+	VFMADD231PS.BCST  132(BX)(DI*1), Z22, Z16
+	VFMADD231PS.BCST  132(R8), Z22, Z18
+	VFMADD231PS.BCST  132(R8)(SI*1), Z22, Z20
+	VPSRLD            $0x10, Z21, Z22
+	VPERMPS           Z0, Z22, Z22
+	VFMADD231PS.BCST  8(BX), Z22, Z9
+	VFMADD231PS.BCST  8(BX)(SI*1), Z22, Z11
+	VFMADD231PS.BCST  8(BX)(SI*2), Z22, Z13
+	VFMADD231PS.BCST  8(BX)(DI*1), Z22, Z15
+	VFMADD231PS.BCST  8(R8), Z22, Z17
+	VFMADD231PS.BCST  8(R8)(SI*1), Z22, Z19
+	VPSRLD            $0x14, Z21, Z22
+	VPERMPS           Z0, Z22, Z22
+	VFMADD231PS.BCST  136(BX), Z22, Z10
+	VFMADD231PS.BCST  136(BX)(SI*1), Z22, Z12
+	VFMADD231PS.BCST  136(BX)(SI*2), Z22, Z14
+	VFMADD231PS.BCST  136(BX)(DI*1), Z22, Z16
+	VFMADD231PS.BCST  136(R8), Z22, Z18
+	VFMADD231PS.BCST  136(R8)(SI*1), Z22, Z20
+	VPSRLD            $0x18, Z21, Z22
+	VPERMPS           Z0, Z22, Z22
+	VFMADD231PS.BCST  12(BX), Z22, Z9
+	VFMADD231PS.BCST  12(BX)(SI*1), Z22, Z11
+	VFMADD231PS.BCST  12(BX)(SI*2), Z22, Z13
+	VFMADD231PS.BCST  12(BX)(DI*1), Z22, Z15
+	VFMADD231PS.BCST  12(R8), Z22, Z17
+	VFMADD231PS.BCST  12(R8)(SI*1), Z22, Z19
+	VPSRLD            $0x1c, Z21, Z21
+	VPERMPS           Z0, Z21, Z21
+	VFMADD231PS.BCST  140(BX), Z21, Z10
+	VFMADD231PS.BCST  140(BX)(SI*1), Z21, Z12
+	VFMADD231PS.BCST  140(BX)(SI*2), Z21, Z14
+	VFMADD231PS.BCST  140(BX)(DI*1), Z21, Z16
+	VFMADD231PS.BCST  140(R8), Z21, Z18
+	VFMADD231PS.BCST  140(R8)(SI*1), Z21, Z20
+	ADDQ              $+16, BX
+	ADDQ              $+16, R8
+	ADDQ              $0x00000040, DX
+	DECQ              R14
+	JNZ               step122
+	ADDQ              $+128, BX
+	ADDQ              $+128, R8
+	VPMOVZXBD         (R12), Z21
+	VCVTDQ2PS         Z21, Z21
+	VMULPS            Z7, Z21, Z21
+	VFMADD231PS       Z21, Z9, Z1
+	VFMADD231PS       Z21, Z11, Z2
+	VFMADD231PS       Z21, Z13, Z3
+	VFMADD231PS       Z21, Z15, Z4
+	VFMADD231PS       Z21, Z17, Z5
+	VFMADD231PS       Z21, Z19, Z6
+	VPMOVZXBD         32(R12), Z9
+	VCVTDQ2PS         Z9, Z9
+	VMULPS            Z8, Z9, Z9
+	VFNMADD231PS.BCST (R11), Z9, Z1
+	VFNMADD231PS.BCST 4(R11), Z9, Z2
+	VFNMADD231PS.BCST 8(R11), Z9, Z3
+	VFNMADD231PS.BCST 12(R11), Z9, Z4
+	VFNMADD231PS.BCST 16(R11), Z9, Z5
+	VFNMADD231PS.BCST 20(R11), Z9, Z6
+	VPMOVZXBD         16(R12), Z9
+	VCVTDQ2PS         Z9, Z9
+	VMULPS            Z7, Z9, Z9
+	VFMADD231PS       Z9, Z10, Z1
+	VFMADD231PS       Z9, Z12, Z2
+	VFMADD231PS       Z9, Z14, Z3
+	VFMADD231PS       Z9, Z16, Z4
+	VFMADD231PS       Z9, Z18, Z5
+	VFMADD231PS       Z9, Z20, Z6
+	VPMOVZXBD         48(R12), Z9
+	VCVTDQ2PS         Z9, Z9
+	VMULPS            Z8, Z9, Z9
+	VFNMADD231PS.BCST 32(R11), Z9, Z1
+	VFNMADD231PS.BCST 36(R11), Z9, Z2
+	VFNMADD231PS.BCST 40(R11), Z9, Z3
+	VFNMADD231PS.BCST 44(R11), Z9, Z4
+	VFNMADD231PS.BCST 48(R11), Z9, Z5
+	VFNMADD231PS.BCST 52(R11), Z9, Z6
+	ADDQ              $0x00000040, R11
+	ADDQ              $0x00000040, R12
+	DECQ              R13
+	JNZ               part121
+	ADDQ              $0x00000140, CX
+	DECQ              R10
+	JNZ               block120
+	MOVQ              ldy+8(FP), R10
+	MOVQ              AX, CX
+	VMOVUPS           Z1, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z2, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z3, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z4, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z5, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z6, K1, (CX)
+	ADDQ              $0x00000040, AX
+	MOVQ              DX, CX
+	MOVQ              blocks+64(FP), DX
+	IMUL3Q            $+1024, DX, DX
+	SUBQ              DX, BX
+	SUBQ              DX, R8
+	DECQ              R9
+	JNZ               group119
+	VZEROUPPER
+	RET
+
+// func packedNibblesGroups7AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·packedNibblesGroups7AVX512(SB), NOSPLIT, $0-88
+	// Sixteen rows in the lanes, times n vectors.
+	MOVQ    y+0(FP), AX
+	MOVQ    w+16(FP), CX
+	MOVQ    x+32(FP), BX
+	MOVQ    ldx+40(FP), SI
+	LEAQ    (SI)(SI*2), DI
+	LEAQ    (BX)(SI*4), R8
+	MOVQ    table+56(FP), DX
+	VMOVUPS (DX), Z0
+	MOVQ    groups+72(FP), R9
+	MOVQ    mask+80(FP), DX
+	KMOVW   DX, K1
+
+group123:
+	MOVQ   heads+24(FP), DX
+	ADDQ   CX, DX
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	MOVQ   blocks+64(FP), R10
+	MOVQ   sums+48(FP), R11
+
+block124:
+	PREFETCHT0 8192(CX)
+	PREFETCHT0 8256(CX)
+	PREFETCHT0 8320(CX)
+	PREFETCHT0 8384(CX)
+	PREFETCHT0 8448(CX)
+	VCVTPH2PS  (CX), Z8
+	VCVTPH2PS  32(CX), Z9
+	LEAQ       64(CX), R12
+	MOVQ       $0x00000004, R13
+
+part125:
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	MOVQ   $0x00000008, R14
+
+step126:
+	PREFETCHT0        8192(DX)
+	VMOVDQU32         (DX), Z24
+	VPERMPS           Z0, Z24, Z25
+	VFMADD231PS.BCST  (BX), Z25, Z10
+	VFMADD231PS.BCST  (BX)(SI*1), Z25, Z12
+	VFMADD231PS.BCST  (BX)(SI*2), Z25, Z14
+	VFMADD231PS.BCST  (BX)(DI*1), Z25, Z16
+	VFMADD231PS.BCST  (R8), Z25, Z18
+	VFMADD231PS.BCST  (R8)(SI*1), Z25, Z20
+	VFMADD231PS.BCST  (R8)(SI*2), Z25, Z22
+	VPSRLD            $0x04, Z24, Z25
+	VPERMPS           Z0, Z25, Z25
+	VFMADD231PS.BCST  128(BX), Z25, Z11
+	VFMADD231PS.BCST  128(BX)(SI*1), Z25, Z13
+	VFMADD231PS.BCST  128(BX)(SI*2), Z25, Z15
+	VFMADD231PS.BCST  128(BX)(DI*1), Z25, Z17
+	VFMADD231PS.BCST  128(R8), Z25, Z19
+	VFMADD231PS.BCST  128(R8)(SI*1), Z25, Z21
+	VFMADD231PS.BCST  128(R8)(SI*2), Z25, Z23
+	VPSRLD            $0x08, Z24, Z25
+	VPERMPS           Z0, Z25, Z25
+	VFMADD231PS.BCST  4(BX), Z25, Z10
+	VFMADD231PS.BCST  4(BX)(SI*1), Z25, Z12
+	VFMADD231PS.BCST  4(BX)(SI*2), Z25, Z14
+	VFMADD231PS.BCST  4(BX)(DI*1), Z25, Z16
+	VFMADD231PS.BCST  4(R8), Z25, Z18
+	VFMADD231PS.BCST  4(R8)(SI*1), Z25, Z20
+	VFMADD231PS.BCST  4(R8)(SI*2), Z25, Z22
+	VPSRLD            $0x0c, Z24, Z25
+	VPERMPS           Z0, Z25, Z25
+	VFMADD231PS.BCST  132(BX), Z25, Z11
+	VFMADD231PS.BCST  132(BX)(SI*1), Z25, Z13
+	VFMADD231PS.BCST  132(BX)(SI*2), Z25, Z15
+	VFMADD231PS.BCST  132(BX)(DI*1), Z25, Z17
+	VFMADD231PS.BCST  132(R8), Z25, Z19
+	VFMADD231PS.BCST  132(R8)(SI*1), Z25, Z21
+	VFMADD231PS.BCST  132(R8)(SI*2), Z25, Z23
+	VPSRLD            $0x10, Z24, Z25
+	VPERMPS           Z0, Z25, Z25
+	VFMADD231PS.BCST  8(BX), Z25, Z10
+	VFMADD231PS.BCST  8(BX)(SI*1), Z25, Z12
+	VFMADD231PS.BCST  8(BX)(SI*2), Z25, Z14
+	VFMADD231PS.BCST  8(BX)(DI*1), Z25, Z16
+	VFMADD231PS.BCST  8(R8), Z25, Z18
+	VFMADD231PS.BCST  8(R8)(SI*1), Z25, Z20
+	VFMADD231PS.BCST  8(R8)(SI*2), Z25, Z22
+	VPSRLD            $0x14, Z24, Z25
+	VPERMPS           Z0, Z25, Z25
+	VFMADD231PS.BCST  136(BX), Z25, Z11
+	VFMADD231PS.BCST  136(BX)(SI*1), Z25, Z13
+	VFMADD231PS.BCST  136(BX)(SI*2), Z25, Z15
+	VFMADD231PS.BCST  136(BX)(DI*1), Z25, Z17
+	VFMADD231PS.BCST  136(R8), Z25, Z19
+	VFMADD231PS.BCST  136(R8)(SI*1), Z25, Z21
+	VFMADD231PS.BCST  136(R8)(SI*2), Z25, Z23
+	VPSRLD            $0x18, Z24, Z25
+	VPERMPS           Z0, Z25, Z25
+	VFMADD231PS.BCST  12(BX), Z25, Z10
+	VFMADD231PS.BCST  12(BX)(SI*1), Z25, Z12
+	VFMADD231PS.BCST  12(BX)(SI*2), Z25, Z14
+	VFMADD231PS.BCST  12(BX)(DI*1), Z25, Z16
+	VFMADD231PS.BCST  12(R8), Z25, Z18
+	VFMADD231PS.BCST  12(R8)(SI*1), Z25, Z20
+	VFMADD231PS.BCST  12(R8)(SI*2), Z25, Z22
+	VPSRLD            $0x1c, Z24, Z24
+	VPERMPS           Z0, Z24, Z24
+	VFMADD231PS.BCST  140(BX), Z24, Z11
+	VFMADD231PS.BCST  140(BX)(SI*1), Z24, Z13
+	VFMADD231PS.BCST  140(BX)(SI*2), Z24, Z15
+	VFMADD231PS.BCST  140(BX)(DI*1), Z24, Z17
+	VFMADD231PS.BCST  140(R8), Z24, Z19
+	VFMADD231PS.BCST  140(R8)(SI*1), Z24, Z21
+	VFMADD231PS.BCST  140(R8)(SI*2), Z24, Z23
+	ADDQ              $+16, BX
+	ADDQ              $+16, R8
+	ADDQ              $0x00000040, DX
+	DECQ              R14
+	JNZ               step126
+	ADDQ              $+128, BX
+	ADDQ              $+128, R8
+	VPMOVZXBD         (R12), Z24
+	VCVTDQ2PS         Z24, Z24
+	VMULPS            Z8, Z24, Z24
+	VFMADD231PS       Z24, Z10, Z1
+	VFMADD231PS       Z24, Z12, Z2
+	VFMADD231PS       Z24, Z14, Z3
+	VFMADD231PS       Z24, Z16, Z4
+	VFMADD231PS       Z24, Z18, Z5
+	VFMADD231PS       Z24, Z20, Z6
+	VFMADD231PS       Z24, Z22, Z7
+	VPMOVZXBD         32(R12), Z10
+	VCVTDQ2PS         Z10, Z10
+	VMULPS            Z9, Z10, Z10
+	VFNMADD231PS.BCST (R11), Z10, Z1
+	VFNMADD231PS.BCST 4(R11), Z10, Z2
+	VFNMADD231PS.BCST 8(R11), Z10, Z3
+	VFNMADD231PS.BCST 12(R11), Z10, Z4
+	VFNMADD231PS.BCST 16(R11), Z10, Z5
+	VFNMADD231PS.BCST 20(R11), Z10, Z6
+	VFNMADD231PS.BCST 24(R11), Z10, Z7
+	VPMOVZXBD         16(R12), Z10
+	VCVTDQ2PS         Z10, Z10
+	VMULPS            Z8, Z10, Z10
+	VFMADD231PS       Z10, Z11, Z1
+	VFMADD231PS       Z10, Z13, Z2
+	VFMADD231PS       Z10, Z15, Z3
+	VFMADD231PS       Z10, Z17, Z4
+	VFMADD231PS       Z10, Z19, Z5
+	VFMADD231PS       Z10, Z21, Z6
+	VFMADD231PS       Z10, Z23, Z7
+	VPMOVZXBD         48(R12), Z10
+	VCVTDQ2PS         Z10, Z10
+	VMULPS            Z9, Z10, Z10
+	VFNMADD231PS.BCST 32(R11), Z10, Z1
+	VFNMADD231PS.BCST 36(R11), Z10, Z2
+	VFNMADD231PS.BCST 40(R11), Z10, Z3
+	VFNMADD231PS.BCST 44(R11), Z10, Z4
+	VFNMADD231PS.BCST 48(R11), Z10, Z5
+	VFNMADD231PS.BCST 52(R11), Z10, Z6
+	VFNMADD231PS.BCST 56(R11), Z10, Z7
+	ADDQ              $0x00000040, R11
+	ADDQ              $0x00000040, R12
+	DECQ              R13
+	JNZ               part125
+	ADDQ              $0x00000140, CX
+	DECQ              R10
+	JNZ               block124
+	MOVQ              ldy+8(FP), R10
+	MOVQ              AX, CX
+	VMOVUPS           Z1, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z2, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z3, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z4, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z5, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z6, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z7, K1, (CX)
+	ADDQ              $0x00000040, AX
+	MOVQ              DX, CX
+	MOVQ              blocks+64(FP), DX
+	IMUL3Q            $+1024, DX, DX
+	SUBQ              DX, BX
+	SUBQ              DX, R8
+	DECQ              R9
+	JNZ               group123
+	VZEROUPPER
+	RET
+
+// func packedNibblesGroups8AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·packedNibblesGroups8AVX512(SB), NOSPLIT, $0-88
+	// Sixteen rows in the lanes, times n vectors.
+	MOVQ    y+0(FP), AX
+	MOVQ    w+16(FP), CX
+	MOVQ    x+32(FP), BX
+	MOVQ    ldx+40(FP), SI
+	LEAQ    (SI)(SI*2), DI
+	LEAQ    (BX)(SI*4), R8
+	MOVQ    table+56(FP), DX
+	VMOVUPS (DX), Z0
+	MOVQ    groups+72(FP), R9
+	MOVQ    mask+80(FP), DX
+	KMOVW   DX, K1
+
+group127:
+	MOVQ   heads+24(FP), DX
+	ADDQ   CX, DX
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	MOVQ   blocks+64(FP), R10
+	MOVQ   sums+48(FP), R11
+
+block128:
+	PREFETCHT0 8192(CX)
+	PREFETCHT0 8256(CX)
+	PREFETCHT0 8320(CX)
+	PREFETCHT0 8384(CX)
+	PREFETCHT0 8448(CX)
+	VCVTPH2PS  (CX), Z9
+	VCVTPH2PS  32(CX), Z10
+	LEAQ       64(CX), R12
+	MOVQ       $0x00000004, R13
+
+part129:
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	VXORPS Z25, Z25, Z25
+	VXORPS Z26, Z26, Z26
+	MOVQ   $0x00000008, R14
+
+step130:
+	PREFETCHT0        8192(DX)
+	VMOVDQU32         (DX), Z27
+	VPERMPS           Z0, Z27, Z28
+	VFMADD231PS.BCST  (BX), Z28, Z11
+	VFMADD231PS.BCST  (BX)(SI*1), Z28, Z13
+	VFMADD231PS.BCST  (BX)(SI*2), Z28, Z15
+	VFMADD231PS.BCST  (BX)(DI*1), Z28, Z17
+	VFMADD231PS.BCST  (R8), Z28, Z19
+	VFMADD231PS.BCST  (R8)(SI*1), Z28, Z21
+	VFMADD231PS.BCST  (R8)(SI*2), Z28, Z23
+	VFMADD231PS.BCST  (R8)(DI*1), Z28, Z25
+	VPSRLD            $0x04, Z27, Z28
+	VPERMPS           Z0, Z28, Z28
+	VFMADD231PS.BCST  128(BX), Z28, Z12
+	VFMADD231PS.BCST  128(BX)(SI*1), Z28, Z14
+	VFMADD231PS.BCST  128(BX)(SI*2), Z28, Z16
+	VFMADD231PS.BCST  128(BX)(DI*1), Z28, Z18
+	VFMADD231PS.BCST  128(R8), Z28, Z20
+	VFMADD231PS.BCST  128(R8)(SI*1), Z28, Z22
+	VFMADD231PS.BCST  128(R8)(SI*2), Z28, Z24
+	VFMADD231PS.BCST  128(R8)(DI*1), Z28, Z26
+	VPSRLD            $0x08, Z27, Z28
+	VPERMPS           Z0, Z28, Z28
+	VFMADD231PS.BCST  4(BX), Z28, Z11
+	VFMADD231PS.BCST  4(BX)(SI*1), Z28, Z13
+	VFMADD231PS.BCST  4(BX)(SI*2), Z28, Z15
+	VFMADD231PS.BCST  4(BX)(DI*1), Z28, Z17
+	VFMADD231PS.BCST  4(R8), Z28, Z19
+	VFMADD231PS.BCST  4(R8)(SI*1), Z28, Z21
+	VFMADD231PS.BCST  4(R8)(SI*2), Z28, Z23
+	VFMADD231PS.BCST  4(R8)(DI*1), Z28, Z25
+	VPSRLD            $0x0c, Z27, Z28
+	VPERMPS           Z0, Z28, Z28
+	VFMADD231PS.BCST  132(BX), Z28, Z12
+	VFMADD231PS.BCST  132(BX)(SI*1), Z28, Z14
+	VFMADD231PS.BCST  132(BX)(SI*2), Z28, Z16
+	VFMADD231PS.BCST  132(BX)(DI*1), Z28, Z18
+	VFMADD231PS.BCST  132(R8), Z28, Z20
+	VFMADD231PS.BCST  132(R8)(SI*1), Z28, Z22
+	VFMADD231PS.BCST  132(R8)(SI*2), Z28, Z24
+	VFMADD231PS.BCST  132(R8)(DI*1), Z28, Z26
+	VPSRLD            $0x10, Z27, Z28
+	VPERMPS           Z0, Z28, Z28
+	VFMADD231PS.BCST  8(BX), Z28, Z11
+	VFMADD231PS.BCST  8(BX)(SI*1), Z28, Z13
+	VFMADD231PS.BCST  8(BX)(SI*2), Z28, Z15
+	VFMADD231PS.BCST  8(BX)(DI*1), Z28, Z17
+	VFMADD231PS.BCST  8(R8), Z28, Z19
+	VFMADD231PS.BCST  8(R8)(SI*1), Z28, Z21
+	VFMADD231PS.BCST  8(R8)(SI*2), Z28, Z23
+	VFMADD231PS.BCST  8(R8)(DI*1), Z28, Z25
+	VPSRLD            $0x14, Z27, Z28
+	VPERMPS           Z0, Z28, Z28
+	VFMADD231PS.BCST  136(BX), Z28, Z12
+	VFMADD231PS.BCST  136(BX)(SI*1), Z28, Z14
+	VFMADD231PS.BCST  136(BX)(SI*2), Z28, Z16
+	VFMADD231PS.BCST  136(BX)(DI*1), Z28, Z18
+	VFMADD231PS.BCST  136(R8), Z28, Z20
+	VFMADD231PS.BCST  136(R8)(SI*1), Z28, Z22
+	VFMADD231PS.BCST  136(R8)(SI*2), Z28, Z24
+	VFMADD231PS.BCST  136(R8)(DI*1), Z28, Z26
+	VPSRLD            $0x18, Z27, Z28
+	VPERMPS           Z0, Z28, Z28
+	VFMADD231PS.BCST  12(BX), Z28, Z11
+	VFMADD231PS.BCST  12(BX)(SI*1), Z28, Z13
+	VFMADD231PS.BCST  12(BX)(SI*2), Z28, Z15
+	VFMADD231PS.BCST  12(BX)(DI*1), Z28, Z17
+	VFMADD231PS.BCST  12(R8), Z28, Z19
+	VFMADD231PS.BCST  12(R8)(SI*1), Z28, Z21
+	VFMADD231PS.BCST  12(R8)(SI*2), Z28, Z23
+	VFMADD231PS.BCST  12(R8)(DI*1), Z28, Z25
+	VPSRLD            $0x1c, Z27, Z27
+	VPERMPS           Z0, Z27, Z27
+	VFMADD231PS.BCST  140(BX), Z27, Z12
+	VFMADD231PS.BCST  140(BX)(SI*1), Z27, Z14
+	VFMADD231PS.BCST  140(BX)(SI*2), Z27, Z16
+	VFMADD231PS.BCST  140(BX)(DI*1), Z27, Z18
+	VFMADD231PS.BCST  140(R8), Z27, Z20
+	VFMADD231PS.BCST  140(R8)(SI*1), Z27, Z22
+	VFMADD231PS.BCST  140(R8)(SI*2), Z27, Z24
+	VFMADD231PS.BCST  140(R8)(DI*1), Z27, Z26
+	ADDQ              $+16, BX
+	ADDQ              $+16, R8
+	ADDQ              $0x00000040, DX
+	DECQ              R14
+	JNZ               step130
+	ADDQ              $+128, BX
+	ADDQ              $+128, R8
+	VPMOVZXBD         (R12), Z27
+	VCVTDQ2PS         Z27, Z27
+	VMULPS            Z9, Z27, Z27
+	VFMADD231PS       Z27, Z11, Z1
+	VFMADD231PS       Z27, Z13, Z2
+	VFMADD231PS       Z27, Z15, Z3
+	VFMADD231PS       Z27, Z17, Z4
+	VFMADD231PS       Z27, Z19, Z5
+	VFMADD231PS       Z27, Z21, Z6
+	VFMADD231PS       Z27, Z23, Z7
+	VFMADD231PS       Z27, Z25, Z8
+	VPMOVZXBD         32(R12), Z11
+	VCVTDQ2PS         Z11, Z11
+	VMULPS            Z10, Z11, Z11
+	VFNMADD231PS.BCST (R11), Z11, Z1
+	VFNMADD231PS.BCST 4(R11), Z11, Z2
+	VFNMADD231PS.BCST 8(R11), Z11, Z3
+	VFNMADD231PS.BCST 12(R11), Z11, Z4
+	VFNMADD231PS.BCST 16(R11), Z11, Z5
+	VFNMADD231PS.BCST 20(R11), Z11, Z6
+	VFNMADD231PS.BCST 24(R11), Z11, Z7
+	VFNMADD231PS.BCST 28(R11), Z11, Z8
+	VPMOVZXBD         16(R12), Z11
+	VCVTDQ2PS         Z11, Z11
+	VMULPS            Z9, Z11, Z11
+	VFMADD231PS       Z11, Z12, Z1
+	VFMADD231PS       Z11, Z14, Z2
+	VFMADD231PS       Z11, Z16, Z3
+	VFMADD231PS       Z11, Z18, Z4
+	VFMADD231PS       Z11, Z20, Z5
+	VFMADD231PS       Z11, Z22, Z6
+	VFMADD231PS       Z11, Z24, Z7
+	VFMADD231PS       Z11, Z26, Z8
+	VPMOVZXBD         48(R12), Z11
+	VCVTDQ2PS         Z11, Z11
+	VMULPS            Z10, Z11, Z11
+	VFNMADD231PS.BCST 32(R11), Z11, Z1
+	VFNMADD231PS.BCST 36(R11), Z11, Z2
+	VFNMADD231PS.BCST 40(R11), Z11, Z3
+	VFNMADD231PS.BCST 44(R11), Z11, Z4
+	VFNMADD231PS.BCST 48(R11), Z11, Z5
+	VFNMADD231PS.BCST 52(R11), Z11, Z6
+	VFNMADD231PS.BCST 56(R11), Z11, Z7
+	VFNMADD231PS.BCST 60(R11), Z11, Z8
+	ADDQ              $0x00000040, R11
+	ADDQ              $0x00000040, R12
+	DECQ              R13
+	JNZ               part129
+	ADDQ              $0x00000140, CX
+	DECQ              R10
+	JNZ               block128
+	MOVQ              ldy+8(FP), R10
+	MOVQ              AX, CX
+	VMOVUPS           Z1, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z2, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z3, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z4, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z5, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z6, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z7, K1, (CX)
+	ADDQ              R10, CX
+	VMOVUPS           Z8, K1, (CX)
+	ADDQ              $0x00000040, AX
+	MOVQ              DX, CX
+	MOVQ              blocks+64(FP), DX
+	IMUL3Q            $+1024, DX, DX
+	SUBQ              DX, BX
+	SUBQ              DX, R8
+	DECQ              R9
+	JNZ               group127
+	VZEROUPPER
+	RET
+
+// func widenPackedNibblesGroupsAVX512(dst *float32, stride int, head *byte, quants *byte, table *float32, blocks int)
+// Requires: AVX, AVX512F
+TEXT ·widenPackedNibblesGroupsAVX512(SB), NOSPLIT, $0-48
+	// Sixteen rows from the lanes.
+	MOVQ    dst+0(FP), AX
+	MOVQ    head+16(FP), CX
+	MOVQ    quants+24(FP), DX
+	MOVQ    stride+8(FP), BX
+	MOVQ    blocks+40(FP), SI
+	MOVQ    table+32(FP), DI
+	VMOVUPS (DI), Z0
+
+block131:
+	VCVTPH2PS (CX), Z1
+	VCVTPH2PS 32(CX), Z2
+	LEAQ      64(CX), DI
+	MOVQ      $0x00000004, R8
+
+part132:
+	VPMOVZXBD  (DI), Z3
+	VCVTDQ2PS  Z3, Z3
+	VMULPS     Z1, Z3, Z3
+	VPMOVZXBD  32(DI), Z4
+	VCVTDQ2PS  Z4, Z4
+	VMULPS     Z2, Z4, Z4
+	VMOVDQU32  (DX), Z5
+	VPERMPS    Z0, Z5, Z5
+	VMULPS     Z3, Z5, Z5
+	VSUBPS     Z4, Z5, Z5
+	VMOVDQU32  (DX), Z6
+	VPSRLD     $0x08, Z6, Z6
+	VPERMPS    Z0, Z6, Z6
+	VMULPS     Z3, Z6, Z6
+	VSUBPS     Z4, Z6, Z6
+	VMOVDQU32  (DX), Z7
+	VPSRLD     $0x10, Z7, Z7
+	VPERMPS    Z0, Z7, Z7
+	VMULPS     Z3, Z7, Z7
+	VSUBPS     Z4, Z7, Z7
+	VMOVDQU32  (DX), Z8
+	VPSRLD     $0x18, Z8, Z8
+	VPERMPS    Z0, Z8, Z8
+	VMULPS     Z3, Z8, Z8
+	VSUBPS     Z4, Z8, Z8
+	VMOVDQU32  64(DX), Z9
+	VPERMPS    Z0, Z9, Z9
+	VMULPS     Z3, Z9, Z9
+	VSUBPS     Z4, Z9, Z9
+	VMOVDQU32  64(DX), Z10
+	VPSRLD     $0x08, Z10, Z10
+	VPERMPS    Z0, Z10, Z10
+	VMULPS     Z3, Z10, Z10
+	VSUBPS     Z4, Z10, Z10
+	VMOVDQU32  64(DX), Z11
+	VPSRLD     $0x10, Z11, Z11
+	VPERMPS    Z0, Z11, Z11
+	VMULPS     Z3, Z11, Z11
+	VSUBPS     Z4, Z11, Z11
+	VMOVDQU32  64(DX), Z12
+	VPSRLD     $0x18, Z12, Z12
+	VPERMPS    Z0, Z12, Z12
+	VMULPS     Z3, Z12, Z12
+	VSUBPS     Z4, Z12, Z12
+	VMOVDQU32  128(DX), Z13
+	VPERMPS    Z0, Z13, Z13
+	VMULPS     Z3, Z13, Z13
+	VSUBPS     Z4, Z13, Z13
+	VMOVDQU32  128(DX), Z14
+	VPSRLD     $0x08, Z14, Z14
+	VPERMPS    Z0, Z14, Z14
+	VMULPS     Z3, Z14, Z14
+	VSUBPS     Z4, Z14, Z14
+	VMOVDQU32  128(DX), Z15
+	VPSRLD     $0x10, Z15, Z15
+	VPERMPS    Z0, Z15, Z15
+	VMULPS     Z3, Z15, Z15
+	VSUBPS     Z4, Z15, Z15
+	VMOVDQU32  128(DX), Z16
+	VPSRLD     $0x18, Z16, Z16
+	VPERMPS    Z0, Z16, Z16
+	VMULPS     Z3, Z16, Z16
+	VSUBPS     Z4, Z16, Z16
+	VMOVDQU32  192(DX), Z17
+	VPERMPS    Z0, Z17, Z17
+	VMULPS     Z3, Z17, Z17
+	VSUBPS     Z4, Z17, Z17
+	VMOVDQU32  192(DX), Z18
+	VPSRLD     $0x08, Z18, Z18
+	VPERMPS    Z0, Z18, Z18
+	VMULPS     Z3, Z18, Z18
+	VSUBPS     Z4, Z18, Z18
+	VMOVDQU32  192(DX), Z19
+	VPSRLD     $0x10, Z19, Z19
+	VPERMPS    Z0, Z19, Z19
+	VMULPS     Z3, Z19, Z19
+	VSUBPS     Z4, Z19, Z19
+	VMOVDQU32  192(DX), Z20
+	VPSRLD     $0x18, Z20, Z20
+	VPERMPS    Z0, Z20, Z20
+	VMULPS     Z3, Z20, Z20
+	VSUBPS     Z4, Z20, Z20
+	LEAQ       (AX), R9
+	VUNPCKLPS  Z6, Z5, Z3
+	VUNPCKHPS  Z6, Z5, Z4
+	VUNPCKLPS  Z8, Z7, Z5
+	VUNPCKHPS  Z8, Z7, Z6
+	VUNPCKLPS  Z10, Z9, Z7
+	VUNPCKHPS  Z10, Z9, Z8
+	VUNPCKLPS  Z12, Z11, Z9
+	VUNPCKHPS  Z12, Z11, Z10
+	VUNPCKLPS  Z14, Z13, Z11
+	VUNPCKHPS  Z14, Z13, Z12
+	VUNPCKLPS  Z16, Z15, Z13
+	VUNPCKHPS  Z16, Z15, Z14
+	VUNPCKLPS  Z18, Z17, Z15
+	VUNPCKHPS  Z18, Z17, Z16
+	VUNPCKLPS  Z20, Z19, Z17
+	VUNPCKHPS  Z20, Z19, Z18
+	VUNPCKLPD  Z5, Z3, Z19
+	VUNPCKHPD  Z5, Z3, Z3
+	VUNPCKLPD  Z6, Z4, Z5
+	VUNPCKHPD  Z6, Z4, Z4
+	VUNPCKLPD  Z9, Z7, Z6
+	VUNPCKHPD  Z9, Z7, Z7
+	VUNPCKLPD  Z10, Z8, Z9
+	VUNPCKHPD  Z10, Z8, Z8
+	VUNPCKLPD  Z13, Z11, Z10
+	VUNPCKHPD  Z13, Z11, Z11
+	VUNPCKLPD  Z14, Z12, Z13
+	VUNPCKHPD  Z14, Z12, Z12
+	VUNPCKLPD  Z17, Z15, Z14
+	VUNPCKHPD  Z17, Z15, Z15
+	VUNPCKLPD  Z18, Z16, Z17
+	VUNPCKHPD  Z18, Z16, Z16
+	VSHUFF32X4 $0x88, Z6, Z19, Z18
+	VSHUFF32X4 $0xdd, Z6, Z19, Z6
+	VSHUFF32X4 $0x88, Z9, Z5, Z19
+	VSHUFF32X4 $0xdd, Z9, Z5, Z5
+	VSHUFF32X4 $0x88, Z7, Z3, Z9
+	VSHUFF32X4 $0xdd, Z7, Z3, Z3
+	VSHUFF32X4 $0x88, Z8, Z4, Z7
+	VSHUFF32X4 $0xdd, Z8, Z4, Z4
+	VSHUFF32X4 $0x88, Z14, Z10, Z8
+	VSHUFF32X4 $0xdd, Z14, Z10, Z10
+	VSHUFF32X4 $0x88, Z17, Z13, Z14
+	VSHUFF32X4 $0xdd, Z17, Z13, Z13
+	VSHUFF32X4 $0x88, Z15, Z11, Z17
+	VSHUFF32X4 $0xdd, Z15, Z11, Z11
+	VSHUFF32X4 $0x88, Z16, Z12, Z15
+	VSHUFF32X4 $0xdd, Z16, Z12, Z12
+	VSHUFF32X4 $0x88, Z8, Z18, Z16
+	VSHUFF32X4 $0xdd, Z8, Z18, Z8
+	VSHUFF32X4 $0x88, Z14, Z19, Z18
+	VSHUFF32X4 $0xdd, Z14, Z19, Z14
+	VSHUFF32X4 $0x88, Z17, Z9, Z19
+	VSHUFF32X4 $0xdd, Z17, Z9, Z9
+	VSHUFF32X4 $0x88, Z15, Z7, Z17
+	VSHUFF32X4 $0xdd, Z15, Z7, Z7
+	VSHUFF32X4 $0x88, Z10, Z6, Z15
+	VSHUFF32X4 $0xdd, Z10, Z6, Z6
+	VSHUFF32X4 $0x88, Z13, Z5, Z10
+	VSHUFF32X4 $0xdd, Z13, Z5, Z5
+	VSHUFF32X4 $0x88, Z11, Z3, Z13
+	VSHUFF32X4 $0xdd, Z11, Z3, Z3
+	VSHUFF32X4 $0x88, Z12, Z4, Z11
+	VSHUFF32X4 $0xdd, Z12, Z4, Z4
+	VMOVUPS    Z16, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z19, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z18, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z17, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z15, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z13, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z10, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z11, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z8, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z9, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z14, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z7, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z6, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z3, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z5, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z4, (R9)
+	VPMOVZXBD  (DI), Z3
+	VCVTDQ2PS  Z3, Z3
+	VMULPS     Z1, Z3, Z3
+	VPMOVZXBD  32(DI), Z4
+	VCVTDQ2PS  Z4, Z4
+	VMULPS     Z2, Z4, Z4
+	VMOVDQU32  256(DX), Z5
+	VPERMPS    Z0, Z5, Z5
+	VMULPS     Z3, Z5, Z5
+	VSUBPS     Z4, Z5, Z5
+	VMOVDQU32  256(DX), Z6
+	VPSRLD     $0x08, Z6, Z6
+	VPERMPS    Z0, Z6, Z6
+	VMULPS     Z3, Z6, Z6
+	VSUBPS     Z4, Z6, Z6
+	VMOVDQU32  256(DX), Z7
+	VPSRLD     $0x10, Z7, Z7
+	VPERMPS    Z0, Z7, Z7
+	VMULPS     Z3, Z7, Z7
+	VSUBPS     Z4, Z7, Z7
+	VMOVDQU32  256(DX), Z8
+	VPSRLD     $0x18, Z8, Z8
+	VPERMPS    Z0, Z8, Z8
+	VMULPS     Z3, Z8, Z8
+	VSUBPS     Z4, Z8, Z8
+	VMOVDQU32  320(DX), Z9
+	VPERMPS    Z0, Z9, Z9
+	VMULPS     Z3, Z9, Z9
+	VSUBPS     Z4, Z9, Z9
+	VMOVDQU32  320(DX), Z10
+	VPSRLD     $0x08, Z10, Z10
+	VPERMPS    Z0, Z10, Z10
+	VMULPS     Z3, Z10, Z10
+	VSUBPS     Z4, Z10, Z10
+	VMOVDQU32  320(DX), Z11
+	VPSRLD     $0x10, Z11, Z11
+	VPERMPS    Z0, Z11, Z11
+	VMULPS     Z3, Z11, Z11
+	VSUBPS     Z4, Z11, Z11
+	VMOVDQU32  320(DX), Z12
+	VPSRLD     $0x18, Z12, Z12
+	VPERMPS    Z0, Z12, Z12
+	VMULPS     Z3, Z12, Z12
+	VSUBPS     Z4, Z12, Z12
+	VMOVDQU32  384(DX), Z13
+	VPERMPS    Z0, Z13, Z13
+	VMULPS     Z3, Z13, Z13
+	VSUBPS     Z4, Z13, Z13
+	VMOVDQU32  384(DX), Z14
+	VPSRLD     $0x08, Z14, Z14
+	VPERMPS    Z0, Z14, Z14
+	VMULPS     Z3, Z14, Z14
+	VSUBPS     Z4, Z14, Z14
+	VMOVDQU32  384(DX), Z15
+	VPSRLD     $0x10, Z15, Z15
+	VPERMPS    Z0, Z15, Z15
+	VMULPS     Z3, Z15, Z15
+	VSUBPS     Z4, Z15, Z15
+	VMOVDQU32  384(DX), Z16
+	VPSRLD     $0x18, Z16, Z16
+	VPERMPS    Z0, Z16, Z16
+	VMULPS     Z3, Z16, Z16
+	VSUBPS     Z4, Z16, Z16
+	VMOVDQU32  448(DX), Z17
+	VPERMPS    Z0, Z17, Z17
+	VMULPS     Z3, Z17, Z17
+	VSUBPS     Z4, Z17, Z17
+	VMOVDQU32  448(DX), Z18
+	VPSRLD     $0x08, Z18, Z18
+	VPERMPS    Z0, Z18, Z18
+	VMULPS     Z3, Z18, Z18
+	VSUBPS     Z4, Z18, Z18
+	VMOVDQU32  448(DX), Z19
+	VPSRLD     $0x10, Z19, Z19
+	VPERMPS    Z0, Z19, Z19
+	VMULPS     Z3, Z19, Z19
+	VSUBPS     Z4, Z19, Z19
+	VMOVDQU32  448(DX), Z20
+	VPSRLD     $0x18, Z20, Z20
+	VPERMPS    Z0, Z20, Z20
+	VMULPS     Z3, Z20, Z20
+	VSUBPS     Z4, Z20, Z20
+	LEAQ       64(AX), R9
+	VUNPCKLPS  Z6, Z5, Z3
+	VUNPCKHPS  Z6, Z5, Z4
+	VUNPCKLPS  Z8, Z7, Z5
+	VUNPCKHPS  Z8, Z7, Z6
+	VUNPCKLPS  Z10, Z9, Z7
+	VUNPCKHPS  Z10, Z9, Z8
+	VUNPCKLPS  Z12, Z11, Z9
+	VUNPCKHPS  Z12, Z11, Z10
+	VUNPCKLPS  Z14, Z13, Z11
+	VUNPCKHPS  Z14, Z13, Z12
+	VUNPCKLPS  Z16, Z15, Z13
+	VUNPCKHPS  Z16, Z15, Z14
+	VUNPCKLPS  Z18, Z17, Z15
+	VUNPCKHPS  Z18, Z17, Z16
+	VUNPCKLPS  Z20, Z19, Z17
+	VUNPCKHPS  Z20, Z19, Z18
+	VUNPCKLPD  Z5, Z3, Z19
+	VUNPCKHPD  Z5, Z3, Z3
+	VUNPCKLPD  Z6, Z4, Z5
+	VUNPCKHPD  Z6, Z4, Z4
+	VUNPCKLPD  Z9, Z7, Z6
+	VUNPCKHPD  Z9, Z7, Z7
+	VUNPCKLPD  Z10, Z8, Z9
+	VUNPCKHPD  Z10, Z8, Z8
+	VUNPCKLPD  Z13, Z11, Z10
+	VUNPCKHPD  Z13, Z11, Z11
+	VUNPCKLPD  Z14, Z12, Z13
+	VUNPCKHPD  Z14, Z12, Z12
+	VUNPCKLPD  Z17, Z15, Z14
+	VUNPCKHPD  Z17, Z15, Z15
+	VUNPCKLPD  Z18, Z16, Z17
+	VUNPCKHPD  Z18, Z16, Z16
+	VSHUFF32X4 $0x88, Z6, Z19, Z18
+	VSHUFF32X4 $0xdd, Z6, Z19, Z6
+	VSHUFF32X4 $0x88, Z9, Z5, Z19
+	VSHUFF32X4 $0xdd, Z9, Z5, Z5
+	VSHUFF32X4 $0x88, Z7, Z3, Z9
+	VSHUFF32X4 $0xdd, Z7, Z3, Z3
+	VSHUFF32X4 $0x88, Z8, Z4, Z7
+	VSHUFF32X4 $0xdd, Z8, Z4, Z4
+	VSHUFF32X4 $0x88, Z14, Z10, Z8
+	VSHUFF32X4 $0xdd, Z14, Z10, Z10
+	VSHUFF32X4 $0x88, Z17, Z13, Z14
+	VSHUFF32X4 $0xdd, Z17, Z13, Z13
+	VSHUFF32X4 $0x88, Z15, Z11, Z17
+	VSHUFF32X4 $0xdd, Z15, Z11, Z11
+	VSHUFF32X4 $0x88, Z16, Z12, Z15
+	VSHUFF32X4 $0xdd, Z16, Z12, Z12
+	VSHUFF32X4 $0x88, Z8, Z18, Z16
+	VSHUFF32X4 $0xdd, Z8, Z18, Z8
+	VSHUFF32X4 $0x88, Z14, Z19, Z18
+	VSHUFF32X4 $0xdd, Z14, Z19, Z14
+	VSHUFF32X4 $0x88, Z17, Z9, Z19
+	VSHUFF32X4 $0xdd, Z17, Z9, Z9
+	VSHUFF32X4 $0x88, Z15, Z7, Z17
+	VSHUFF32X4 $0xdd, Z15, Z7, Z7
+	VSHUFF32X4 $0x88, Z10, Z6, Z15
+	VSHUFF32X4 $0xdd, Z10, Z6, Z6
+	VSHUFF32X4 $0x88, Z13, Z5, Z10
+	VSHUFF32X4 $0xdd, Z13, Z5, Z5
+	VSHUFF32X4 $0x88, Z11, Z3, Z13
+	VSHUFF32X4 $0xdd, Z11, Z3, Z3
+	VSHUFF32X4 $0x88, Z12, Z4, Z11
+	VSHUFF32X4 $0xdd, Z12, Z4, Z4
+	VMOVUPS    Z16, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z19, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z18, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z17, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z15, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z13, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z10, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z11, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z8, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z9, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z14, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z7, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z6, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z3, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z5, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z4, (R9)
+	VPMOVZXBD  16(DI), Z3
+	VCVTDQ2PS  Z3, Z3
+	VMULPS     Z1, Z3, Z3
+	VPMOVZXBD  48(DI), Z4
+	VCVTDQ2PS  Z4, Z4
+	VMULPS     Z2, Z4, Z4
+	VMOVDQU32  (DX), Z5
+	VPSRLD     $0x04, Z5, Z5
+	VPERMPS    Z0, Z5, Z5
+	VMULPS     Z3, Z5, Z5
+	VSUBPS     Z4, Z5, Z5
+	VMOVDQU32  (DX), Z6
+	VPSRLD     $0x0c, Z6, Z6
+	VPERMPS    Z0, Z6, Z6
+	VMULPS     Z3, Z6, Z6
+	VSUBPS     Z4, Z6, Z6
+	VMOVDQU32  (DX), Z7
+	VPSRLD     $0x14, Z7, Z7
+	VPERMPS    Z0, Z7, Z7
+	VMULPS     Z3, Z7, Z7
+	VSUBPS     Z4, Z7, Z7
+	VMOVDQU32  (DX), Z8
+	VPSRLD     $0x1c, Z8, Z8
+	VPERMPS    Z0, Z8, Z8
+	VMULPS     Z3, Z8, Z8
+	VSUBPS     Z4, Z8, Z8
+	VMOVDQU32  64(DX), Z9
+	VPSRLD     $0x04, Z9, Z9
+	VPERMPS    Z0, Z9, Z9
+	VMULPS     Z3, Z9, Z9
+	VSUBPS     Z4, Z9, Z9
+	VMOVDQU32  64(DX), Z10
+	VPSRLD     $0x0c, Z10, Z10
+	VPERMPS    Z0, Z10, Z10
+	VMULPS     Z3, Z10, Z10
+	VSUBPS     Z4, Z10, Z10
+	VMOVDQU32  64(DX), Z11
+	VPSRLD     $0x14, Z11, Z11
+	VPERMPS    Z0, Z11, Z11
+	VMULPS     Z3, Z11, Z11
+	VSUBPS     Z4, Z11, Z11
+	VMOVDQU32  64(DX), Z12
+	VPSRLD     $0x1c, Z12, Z12
+	VPERMPS    Z0, Z12, Z12
+	VMULPS     Z3, Z12, Z12
+	VSUBPS     Z4, Z12, Z12
+	VMOVDQU32  128(DX), Z13
+	VPSRLD     $0x04, Z13, Z13
+	VPERMPS    Z0, Z13, Z13
+	VMULPS     Z3, Z13, Z13
+	VSUBPS     Z4, Z13, Z13
+	VMOVDQU32  128(DX), Z14
+	VPSRLD     $0x0c, Z14, Z14
+	VPERMPS    Z0, Z14, Z14
+	VMULPS     Z3, Z14, Z14
+	VSUBPS     Z4, Z14, Z14
+	VMOVDQU32  128(DX), Z15
+	VPSRLD     $0x14, Z15, Z15
+	VPERMPS    Z0, Z15, Z15
+	VMULPS     Z3, Z15, Z15
+	VSUBPS     Z4, Z15, Z15
+	VMOVDQU32  128(DX), Z16
+	VPSRLD     $0x1c, Z16, Z16
+	VPERMPS    Z0, Z16, Z16
+	VMULPS     Z3, Z16, Z16
+	VSUBPS     Z4, Z16, Z16
+	VMOVDQU32  192(DX), Z17
+	VPSRLD     $0x04, Z17, Z17
+	VPERMPS    Z0, Z17, Z17
+	VMULPS     Z3, Z17, Z17
+	VSUBPS     Z4, Z17, Z17
+	VMOVDQU32  192(DX), Z18
+	VPSRLD     $0x0c, Z18, Z18
+	VPERMPS    Z0, Z18, Z18
+	VMULPS     Z3, Z18, Z18
+	VSUBPS     Z4, Z18, Z18
+	VMOVDQU32  192(DX), Z19
+	VPSRLD     $0x14, Z19, Z19
+	VPERMPS    Z0, Z19, Z19
+	VMULPS     Z3, Z19, Z19
+	VSUBPS     Z4, Z19, Z19
+	VMOVDQU32  192(DX), Z20
+	VPSRLD     $0x1c, Z20, Z20
+	VPERMPS    Z0, Z20, Z20
+	VMULPS     Z3, Z20, Z20
+	VSUBPS     Z4, Z20, Z20
+	LEAQ       128(AX), R9
+	VUNPCKLPS  Z6, Z5, Z3
+	VUNPCKHPS  Z6, Z5, Z4
+	VUNPCKLPS  Z8, Z7, Z5
+	VUNPCKHPS  Z8, Z7, Z6
+	VUNPCKLPS  Z10, Z9, Z7
+	VUNPCKHPS  Z10, Z9, Z8
+	VUNPCKLPS  Z12, Z11, Z9
+	VUNPCKHPS  Z12, Z11, Z10
+	VUNPCKLPS  Z14, Z13, Z11
+	VUNPCKHPS  Z14, Z13, Z12
+	VUNPCKLPS  Z16, Z15, Z13
+	VUNPCKHPS  Z16, Z15, Z14
+	VUNPCKLPS  Z18, Z17, Z15
+	VUNPCKHPS  Z18, Z17, Z16
+	VUNPCKLPS  Z20, Z19, Z17
+	VUNPCKHPS  Z20, Z19, Z18
+	VUNPCKLPD  Z5, Z3, Z19
+	VUNPCKHPD  Z5, Z3, Z3
+	VUNPCKLPD  Z6, Z4, Z5
+	VUNPCKHPD  Z6, Z4, Z4
+	VUNPCKLPD  Z9, Z7, Z6
+	VUNPCKHPD  Z9, Z7, Z7
+	VUNPCKLPD  Z10, Z8, Z9
+	VUNPCKHPD  Z10, Z8, Z8
+	VUNPCKLPD  Z13, Z11, Z10
+	VUNPCKHPD  Z13, Z11, Z11
+	VUNPCKLPD  Z14, Z12, Z13
+	VUNPCKHPD  Z14, Z12, Z12
+	VUNPCKLPD  Z17, Z15, Z14
+	VUNPCKHPD  Z17, Z15, Z15
+	VUNPCKLPD  Z18, Z16, Z17
+	VUNPCKHPD  Z18, Z16, Z16
+	VSHUFF32X4 $0x88, Z6, Z19, Z18
+	VSHUFF32X4 $0xdd, Z6, Z19, Z6
+	VSHUFF32X4 $0x88, Z9, Z5, Z19
+	VSHUFF32X4 $0xdd, Z9, Z5, Z5
+	VSHUFF32X4 $0x88, Z7, Z3, Z9
+	VSHUFF32X4 $0xdd, Z7, Z3, Z3
+	VSHUFF32X4 $0x88, Z8, Z4, Z7
+	VSHUFF32X4 $0xdd, Z8, Z4, Z4
+	VSHUFF32X4 $0x88, Z14, Z10, Z8
+	VSHUFF32X4 $0xdd, Z14, Z10, Z10
+	VSHUFF32X4 $0x88, Z17, Z13, Z14
+	VSHUFF32X4 $0xdd, Z17, Z13, Z13
+	VSHUFF32X4 $0x88, Z15, Z11, Z17
+	VSHUFF32X4 $0xdd, Z15, Z11, Z11
+	VSHUFF32X4 $0x88, Z16, Z12, Z15
+	VSHUFF32X4 $0xdd, Z16, Z12, Z12
+	VSHUFF32X4 $0x88, Z8, Z18, Z16
+	VSHUFF32X4 $0xdd, Z8, Z18, Z8
+	VSHUFF32X4 $0x88, Z14, Z19, Z18
+	VSHUFF32X4 $0xdd, Z14, Z19, Z14
+	VSHUFF32X4 $0x88, Z17, Z9, Z19
+	VSHUFF32X4 $0xdd, Z17, Z9, Z9
+	VSHUFF32X4 $0x88, Z15, Z7, Z17
+	VSHUFF32X4 $0xdd, Z15, Z7, Z7
+	VSHUFF32X4 $0x88, Z10, Z6, Z15
+	VSHUFF32X4 $0xdd, Z10, Z6, Z6
+	VSHUFF32X4 $0x88, Z13, Z5, Z10
+	VSHUFF32X4 $0xdd, Z13, Z5, Z5
+	VSHUFF32X4 $0x88, Z11, Z3, Z13
+	VSHUFF32X4 $0xdd, Z11, Z3, Z3
+	VSHUFF32X4 $0x88, Z12, Z4, Z11
+	VSHUFF32X4 $0xdd, Z12, Z4, Z4
+	VMOVUPS    Z16, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z19, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z18, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z17, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z15, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z13, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z10, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z11, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z8, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z9, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z14, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z7, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z6, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z3, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z5, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z4, (R9)
+	VPMOVZXBD  16(DI), Z3
+	VCVTDQ2PS  Z3, Z3
+	VMULPS     Z1, Z3, Z3
+	VPMOVZXBD  48(DI), Z4
+	VCVTDQ2PS  Z4, Z4
+	VMULPS     Z2, Z4, Z4
+	VMOVDQU32  256(DX), Z5
+	VPSRLD     $0x04, Z5, Z5
+	VPERMPS    Z0, Z5, Z5
+	VMULPS     Z3, Z5, Z5
+	VSUBPS     Z4, Z5, Z5
+	VMOVDQU32  256(DX), Z6
+	VPSRLD     $0x0c, Z6, Z6
+	VPERMPS    Z0, Z6, Z6
+	VMULPS     Z3, Z6, Z6
+	VSUBPS     Z4, Z6, Z6
+	VMOVDQU32  256(DX), Z7
+	VPSRLD     $0x14, Z7, Z7
+	VPERMPS    Z0, Z7, Z7
+	VMULPS     Z3, Z7, Z7
+	VSUBPS     Z4, Z7, Z7
+	VMOVDQU32  256(DX), Z8
+	VPSRLD     $0x1c, Z8, Z8
+	VPERMPS    Z0, Z8, Z8
+	VMULPS     Z3, Z8, Z8
+	VSUBPS     Z4, Z8, Z8
+	VMOVDQU32  320(DX), Z9
+	VPSRLD     $0x04, Z9, Z9
+	VPERMPS    Z0, Z9, Z9
+	VMULPS     Z3, Z9, Z9
+	VSUBPS     Z4, Z9, Z9
+	VMOVDQU32  320(DX), Z10
+	VPSRLD     $0x0c, Z10, Z10
+	VPERMPS    Z0, Z10, Z10
+	VMULPS     Z3, Z10, Z10
+	VSUBPS     Z4, Z10, Z10
+	VMOVDQU32  320(DX), Z11
+	VPSRLD     $0x14, Z11, Z11
+	VPERMPS    Z0, Z11, Z11
+	VMULPS     Z3, Z11, Z11
+	VSUBPS     Z4, Z11, Z11
+	VMOVDQU32  320(DX), Z12
+	VPSRLD     $0x1c, Z12, Z12
+	VPERMPS    Z0, Z12, Z12
+	VMULPS     Z3, Z12, Z12
+	VSUBPS     Z4, Z12, Z12
+	VMOVDQU32  384(DX), Z13
+	VPSRLD     $0x04, Z13, Z13
+	VPERMPS    Z0, Z13, Z13
+	VMULPS     Z3, Z13, Z13
+	VSUBPS     Z4, Z13, Z13
+	VMOVDQU32  384(DX), Z14
+	VPSRLD     $0x0c, Z14, Z14
+	VPERMPS    Z0, Z14, Z14
+	VMULPS     Z3, Z14, Z14
+	VSUBPS     Z4, Z14, Z14
+	VMOVDQU32  384(DX), Z15
+	VPSRLD     $0x14, Z15, Z15
+	VPERMPS    Z0, Z15, Z15
+	VMULPS     Z3, Z15, Z15
+	VSUBPS     Z4, Z15, Z15
+	VMOVDQU32  384(DX), Z16
+	VPSRLD     $0x1c, Z16, Z16
+	VPERMPS    Z0, Z16, Z16
+	VMULPS     Z3, Z16, Z16
+	VSUBPS     Z4, Z16, Z16
+	VMOVDQU32  448(DX), Z17
+	VPSRLD     $0x04, Z17, Z17
+	VPERMPS    Z0, Z17, Z17
+	VMULPS     Z3, Z17, Z17
+	VSUBPS     Z4, Z17, Z17
+	VMOVDQU32  448(DX), Z18
+	VPSRLD     $0x0c, Z18, Z18
+	VPERMPS    Z0, Z18, Z18
+	VMULPS     Z3, Z18, Z18
+	VSUBPS     Z4, Z18, Z18
+	VMOVDQU32  448(DX), Z19
+	VPSRLD     $0x14, Z19, Z19
+	VPERMPS    Z0, Z19, Z19
+	VMULPS     Z3, Z19, Z19
+	VSUBPS     Z4, Z19, Z19
+	VMOVDQU32  448(DX), Z20
+	VPSRLD     $0x1c, Z20, Z20
+	VPERMPS    Z0, Z20, Z20
+	VMULPS     Z3, Z20, Z20
+	VSUBPS     Z4, Z20, Z20
+	LEAQ       192(AX), R9
+	VUNPCKLPS  Z6, Z5, Z3
+	VUNPCKHPS  Z6, Z5, Z4
+	VUNPCKLPS  Z8, Z7, Z5
+	VUNPCKHPS  Z8, Z7, Z6
+	VUNPCKLPS  Z10, Z9, Z7
+	VUNPCKHPS  Z10, Z9, Z8
+	VUNPCKLPS  Z12, Z11, Z9
+	VUNPCKHPS  Z12, Z11, Z10
+	VUNPCKLPS  Z14, Z13, Z11
+	VUNPCKHPS  Z14, Z13, Z12
+	VUNPCKLPS  Z16, Z15, Z13
+	VUNPCKHPS  Z16, Z15, Z14
+	VUNPCKLPS  Z18, Z17, Z15
+	VUNPCKHPS  Z18, Z17, Z16
+	VUNPCKLPS  Z20, Z19, Z17
+	VUNPCKHPS  Z20, Z19, Z18
+	VUNPCKLPD  Z5, Z3, Z19
+	VUNPCKHPD  Z5, Z3, Z3
+	VUNPCKLPD  Z6, Z4, Z5
+	VUNPCKHPD  Z6, Z4, Z4
+	VUNPCKLPD  Z9, Z7, Z6
+	VUNPCKHPD  Z9, Z7, Z7
+	VUNPCKLPD  Z10, Z8, Z9
+	VUNPCKHPD  Z10, Z8, Z8
+	VUNPCKLPD  Z13, Z11, Z10
+	VUNPCKHPD  Z13, Z11, Z11
+	VUNPCKLPD  Z14, Z12, Z13
+	VUNPCKHPD  Z14, Z12, Z12
+	VUNPCKLPD  Z17, Z15, Z14
+	VUNPCKHPD  Z17, Z15, Z15
+	VUNPCKLPD  Z18, Z16, Z17
+	VUNPCKHPD  Z18, Z16, Z16
+	VSHUFF32X4 $0x88, Z6, Z19, Z18
+	VSHUFF32X4 $0xdd, Z6, Z19, Z6
+	VSHUFF32X4 $0x88, Z9, Z5, Z19
+	VSHUFF32X4 $0xdd, Z9, Z5, Z5
+	VSHUFF32X4 $0x88, Z7, Z3, Z9
+	VSHUFF32X4 $0xdd, Z7, Z3, Z3
+	VSHUFF32X4 $0x88, Z8, Z4, Z7
+	VSHUFF32X4 $0xdd, Z8, Z4, Z4
+	VSHUFF32X4 $0x88, Z14, Z10, Z8
+	VSHUFF32X4 $0xdd, Z14, Z10, Z10
+	VSHUFF32X4 $0x88, Z17, Z13, Z14
+	VSHUFF32X4 $0xdd, Z17, Z13, Z13
+	VSHUFF32X4 $0x88, Z15, Z11, Z17
+	VSHUFF32X4 $0xdd, Z15, Z11, Z11
+	VSHUFF32X4 $0x88, Z16, Z12, Z15
+	VSHUFF32X4 $0xdd, Z16, Z12, Z12
+	VSHUFF32X4 $0x88, Z8, Z18, Z16
+	VSHUFF32X4 $0xdd, Z8, Z18, Z8
+	VSHUFF32X4 $0x88, Z14, Z19, Z18
+	VSHUFF32X4 $0xdd, Z14, Z19, Z14
+	VSHUFF32X4 $0x88, Z17, Z9, Z19
+	VSHUFF32X4 $0xdd, Z17, Z9, Z9
+	VSHUFF32X4 $0x88, Z15, Z7, Z17
+	VSHUFF32X4 $0xdd, Z15, Z7, Z7
+	VSHUFF32X4 $0x88, Z10, Z6, Z15
+	VSHUFF32X4 $0xdd, Z10, Z6, Z6
+	VSHUFF32X4 $0x88, Z13, Z5, Z10
+	VSHUFF32X4 $0xdd, Z13, Z5, Z5
+	VSHUFF32X4 $0x88, Z11, Z3, Z13
+	VSHUFF32X4 $0xdd, Z11, Z3, Z3
+	VSHUFF32X4 $0x88, Z12, Z4, Z11
+	VSHUFF32X4 $0xdd, Z12, Z4, Z4
+	VMOVUPS    Z16, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z19, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z18, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z17, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z15, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z13, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z10, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z11, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z8, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z9, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z14, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z7, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z6, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z3, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z5, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z4, (R9)
+	ADDQ       $0x00000200, DX
+	ADDQ       $0x00000100, AX
+	ADDQ       $0x00000040, DI
+	DECQ       R8
+	JNZ        part132
+	ADDQ       $0x00000140, CX
+	DECQ       SI
+	JNZ        block131
+	VZEROUPPER
+	RET
+
+// func packedBytesGroups1AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·packedBytesGroups1AVX512(SB), NOSPLIT, $0-88
+	// Sixteen rows in the lanes, times n vectors.
+	MOVQ  y+0(FP), AX
+	MOVQ  w+16(FP), CX
+	MOVQ  x+32(FP), BX
+	MOVQ  groups+72(FP), SI
+	MOVQ  mask+80(FP), DX
+	KMOVW DX, K1
+
+group133:
+	MOVQ   heads+24(FP), DX
+	ADDQ   CX, DX
+	VXORPS Z0, Z0, Z0
+	MOVQ   blocks+64(FP), DI
+
+block134:
+	PREFETCHT0 8192(CX)
+	PREFETCHT0 8256(CX)
+	PREFETCHT0 8320(CX)
+	PREFETCHT0 8384(CX)
+	PREFETCHT0 8448(CX)
+	VCVTPH2PS  (CX), Z1
+	LEAQ       32(CX), R8
+	MOVQ       $0x00000010, R9
+
+part135:
+	VXORPS           Z2, Z2, Z2
+	VXORPS           Z3, Z3, Z3
+	PREFETCHT0       8192(DX)
+	VPMOVSXBD        (DX), Z4
+	VCVTDQ2PS        Z4, Z4
+	VFMADD231PS.BCST (BX), Z4, Z2
+	VPMOVSXBD        16(DX), Z4
+	VCVTDQ2PS        Z4, Z4
+	VFMADD231PS.BCST 4(BX), Z4, Z3
+	VPMOVSXBD        32(DX), Z4
+	VCVTDQ2PS        Z4, Z4
+	VFMADD231PS.BCST 8(BX), Z4, Z2
+	VPMOVSXBD        48(DX), Z4
+	VCVTDQ2PS        Z4, Z4
+	VFMADD231PS.BCST 12(BX), Z4, Z3
+	PREFETCHT0       8256(DX)
+	VPMOVSXBD        64(DX), Z4
+	VCVTDQ2PS        Z4, Z4
+	VFMADD231PS.BCST 16(BX), Z4, Z2
+	VPMOVSXBD        80(DX), Z4
+	VCVTDQ2PS        Z4, Z4
+	VFMADD231PS.BCST 20(BX), Z4, Z3
+	VPMOVSXBD        96(DX), Z4
+	VCVTDQ2PS        Z4, Z4
+	VFMADD231PS.BCST 24(BX), Z4, Z2
+	VPMOVSXBD        112(DX), Z4
+	VCVTDQ2PS        Z4, Z4
+	VFMADD231PS.BCST 28(BX), Z4, Z3
+	PREFETCHT0       8320(DX)
+	VPMOVSXBD        128(DX), Z4
+	VCVTDQ2PS        Z4, Z4
+	VFMADD231PS.BCST 32(BX), Z4, Z2
+	VPMOVSXBD        144(DX), Z4
+	VCVTDQ2PS        Z4, Z4
+	VFMADD231PS.BCST 36(BX), Z4, Z3
+	VPMOVSXBD        160(DX), Z4
+	VCVTDQ2PS        Z4, Z4
+	VFMADD231PS.BCST 40(BX), Z4, Z2
+	VPMOVSXBD        176(DX), Z4
+	VCVTDQ2PS        Z4, Z4
+	VFMADD231PS.BCST 44(BX), Z4, Z3
+	PREFETCHT0       8384(DX)
+	VPMOVSXBD        192(DX), Z4
+	VCVTDQ2PS        Z4, Z4
+	VFMADD231PS.BCST 48(BX), Z4, Z2
+	VPMOVSXBD        208(DX), Z4
+	VCVTDQ2PS        Z4, Z4
+	VFMADD231PS.BCST 52(BX), Z4, Z3
+	VPMOVSXBD        224(DX), Z4
+	VCVTDQ2PS        Z4, Z4
+	VFMADD231PS.BCST 56(BX), Z4, Z2
+	VPMOVSXBD        240(DX), Z4
+	VCVTDQ2PS        Z4, Z4
+	VFMADD231PS.BCST 60(BX), Z4, Z3
+	ADDQ             $0x00000100, DX
+	ADDQ             $+64, BX
+	VPMOVSXBD        (R8), Z4
+	VCVTDQ2PS        Z4, Z4
+	VMULPS           Z1, Z4, Z4
+	VADDPS           Z3, Z2, Z2
+	VFMADD231PS      Z4, Z2, Z0
+	ADDQ             $0x00000010, R8
+	DECQ             R9
+	JNZ              part135
+	ADDQ             $0x00000120, CX
+	DECQ             DI
+	JNZ              block134
+	MOVQ             ldy+8(FP), CX
+	MOVQ             AX, CX
+	VMOVUPS          Z0, K1, (CX)
+	ADDQ             $0x00000040, AX
+	MOVQ             DX, CX
+	MOVQ             blocks+64(FP), DX
+	IMUL3Q           $+1024, DX, DX
+	SUBQ             DX, BX
+	DECQ             SI
+	JNZ              group133
+	VZEROUPPER
+	RET
+
+// func packedBytesGroups2AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·packedBytesGroups2AVX512(SB), NOSPLIT, $0-88
+	// Sixteen rows in the lanes, times n vectors.
+	MOVQ  y+0(FP), AX
+	MOVQ  w+16(FP), CX
+	MOVQ  x+32(FP), BX
+	MOVQ  ldx+40(FP), SI
+	MOVQ  groups+72(FP), DI
+	MOVQ  mask+80(FP), DX
+	KMOVW DX, K1
+
+group136:
+	MOVQ   heads+24(FP), DX
+	ADDQ   CX, DX
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	MOVQ   blocks+64(FP), R8
+
+block137:
+	PREFETCHT0 8192(CX)
+	PREFETCHT0 8256(CX)
+	PREFETCHT0 8320(CX)
+	PREFETCHT0 8384(CX)
+	PREFETCHT0 8448(CX)
+	VCVTPH2PS  (CX), Z2
+	LEAQ       32(CX), R9
+	MOVQ       $0x00000010, R10
+
+part138:
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	MOVQ   $0x00000004, R11
+
+step139:
+	PREFETCHT0       8192(DX)
+	VPMOVSXBD        (DX), Z7
+	VCVTDQ2PS        Z7, Z7
+	VFMADD231PS.BCST (BX), Z7, Z3
+	VFMADD231PS.BCST (BX)(SI*1), Z7, Z5
+	VPMOVSXBD        16(DX), Z7
+	VCVTDQ2PS        Z7, Z7
+	VFMADD231PS.BCST 4(BX), Z7, Z4
+	VFMADD231PS.BCST 4(BX)(SI*1), Z7, Z6
+	VPMOVSXBD        32(DX), Z7
+	VCVTDQ2PS        Z7, Z7
+	VFMADD231PS.BCST 8(BX), Z7, Z3
+	VFMADD231PS.BCST 8(BX)(SI*1), Z7, Z5
+	VPMOVSXBD        48(DX), Z7
+	VCVTDQ2PS        Z7, Z7
+	VFMADD231PS.BCST 12(BX), Z7, Z4
+	VFMADD231PS.BCST 12(BX)(SI*1), Z7, Z6
+	ADDQ             $+16, BX
+	ADDQ             $0x00000040, DX
+	DECQ             R11
+	JNZ              step139
+	VPMOVSXBD        (R9), Z7
+	VCVTDQ2PS        Z7, Z7
+	VMULPS           Z2, Z7, Z7
+	VADDPS           Z4, Z3, Z3
+	VFMADD231PS      Z7, Z3, Z0
+	VADDPS           Z6, Z5, Z5
+	VFMADD231PS      Z7, Z5, Z1
+	ADDQ             $0x00000010, R9
+	DECQ             R10
+	JNZ              part138
+	ADDQ             $0x00000120, CX
+	DECQ             R8
+	JNZ              block137
+	MOVQ             ldy+8(FP), R8
+	MOVQ             AX, CX
+	VMOVUPS          Z0, K1, (CX)
+	ADDQ             R8, CX
+	VMOVUPS          Z1, K1, (CX)
+	ADDQ             $0x00000040, AX
+	MOVQ             DX, CX
+	MOVQ             blocks+64(FP), DX
+	IMUL3Q           $+1024, DX, DX
+	SUBQ             DX, BX
+	DECQ             DI
+	JNZ              group136
+	VZEROUPPER
+	RET
+
+// func packedBytesGroups3AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·packedBytesGroups3AVX512(SB), NOSPLIT, $0-88
+	// Sixteen rows in the lanes, times n vectors.
+	MOVQ  y+0(FP), AX
+	MOVQ  w+16(FP), CX
+	MOVQ  x+32(FP), BX
+	MOVQ  ldx+40(FP), SI
+	MOVQ  groups+72(FP), DI
+	MOVQ  mask+80(FP), DX
+	KMOVW DX, K1
+
+group140:
+	MOVQ   heads+24(FP), DX
+	ADDQ   CX, DX
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	MOVQ   blocks+64(FP), R8
+
+block141:
+	PREFETCHT0 8192(CX)
+	PREFETCHT0 8256(CX)
+	PREFETCHT0 8320(CX)
+	PREFETCHT0 8384(CX)
+	PREFETCHT0 8448(CX)
+	VCVTPH2PS  (CX), Z3
+	LEAQ       32(CX), R9
+	MOVQ       $0x00000010, R10
+
+part142:
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	MOVQ   $0x00000004, R11
+
+step143:
+	PREFETCHT0       8192(DX)
+	VPMOVSXBD        (DX), Z10
+	VCVTDQ2PS        Z10, Z10
+	VFMADD231PS.BCST (BX), Z10, Z4
+	VFMADD231PS.BCST (BX)(SI*1), Z10, Z6
+	VFMADD231PS.BCST (BX)(SI*2), Z10, Z8
+	VPMOVSXBD        16(DX), Z10
+	VCVTDQ2PS        Z10, Z10
+	VFMADD231PS.BCST 4(BX), Z10, Z5
+	VFMADD231PS.BCST 4(BX)(SI*1), Z10, Z7
+	VFMADD231PS.BCST 4(BX)(SI*2), Z10, Z9
+	VPMOVSXBD        32(DX), Z10
+	VCVTDQ2PS        Z10, Z10
+	VFMADD231PS.BCST 8(BX), Z10, Z4
+	VFMADD231PS.BCST 8(BX)(SI*1), Z10, Z6
+	VFMADD231PS.BCST 8(BX)(SI*2), Z10, Z8
+	VPMOVSXBD        48(DX), Z10
+	VCVTDQ2PS        Z10, Z10
+	VFMADD231PS.BCST 12(BX), Z10, Z5
+	VFMADD231PS.BCST 12(BX)(SI*1), Z10, Z7
+	VFMADD231PS.BCST 12(BX)(SI*2), Z10, Z9
+	ADDQ             $+16, BX
+	ADDQ             $0x00000040, DX
+	DECQ             R11
+	JNZ              step143
+	VPMOVSXBD        (R9), Z10
+	VCVTDQ2PS        Z10, Z10
+	VMULPS           Z3, Z10, Z10
+	VADDPS           Z5, Z4, Z4
+	VFMADD231PS      Z10, Z4, Z0
+	VADDPS           Z7, Z6, Z6
+	VFMADD231PS      Z10, Z6, Z1
+	VADDPS           Z9, Z8, Z8
+	VFMADD231PS      Z10, Z8, Z2
+	ADDQ             $0x00000010, R9
+	DECQ             R10
+	JNZ              part142
+	ADDQ             $0x00000120, CX
+	DECQ             R8
+	JNZ              block141
+	MOVQ             ldy+8(FP), R8
+	MOVQ             AX, CX
+	VMOVUPS          Z0, K1, (CX)
+	ADDQ             R8, CX
+	VMOVUPS          Z1, K1, (CX)
+	ADDQ             R8, CX
+	VMOVUPS          Z2, K1, (CX)
+	ADDQ             $0x00000040, AX
+	MOVQ             DX, CX
+	MOVQ             blocks+64(FP), DX
+	IMUL3Q           $+1024, DX, DX
+	SUBQ             DX, BX
+	DECQ             DI
+	JNZ              group140
+	VZEROUPPER
+	RET
+
+// func packedBytesGroups4AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·packedBytesGroups4AVX512(SB), NOSPLIT, $0-88
+	// Sixteen rows in the lanes, times n vectors.
+	MOVQ  y+0(FP), AX
+	MOVQ  w+16(FP), CX
+	MOVQ  x+32(FP), BX
+	MOVQ  ldx+40(FP), SI
+	LEAQ  (SI)(SI*2), DI
+	MOVQ  groups+72(FP), R8
+	MOVQ  mask+80(FP), DX
+	KMOVW DX, K1
+
+group144:
+	MOVQ   heads+24(FP), DX
+	ADDQ   CX, DX
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	MOVQ   blocks+64(FP), R9
+
+block145:
+	PREFETCHT0 8192(CX)
+	PREFETCHT0 8256(CX)
+	PREFETCHT0 8320(CX)
+	PREFETCHT0 8384(CX)
+	PREFETCHT0 8448(CX)
+	VCVTPH2PS  (CX), Z4
+	LEAQ       32(CX), R10
+	MOVQ       $0x00000010, R11
+
+part146:
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	MOVQ   $0x00000004, R12
+
+step147:
+	PREFETCHT0       8192(DX)
+	VPMOVSXBD        (DX), Z13
+	VCVTDQ2PS        Z13, Z13
+	VFMADD231PS.BCST (BX), Z13, Z5
+	VFMADD231PS.BCST (BX)(SI*1), Z13, Z7
+	VFMADD231PS.BCST (BX)(SI*2), Z13, Z9
+	VFMADD231PS.BCST (BX)(DI*1), Z13, Z11
+	VPMOVSXBD        16(DX), Z13
+	VCVTDQ2PS        Z13, Z13
+	VFMADD231PS.BCST 4(BX), Z13, Z6
+	VFMADD231PS.BCST 4(BX)(SI*1), Z13, Z8
+	VFMADD231PS.BCST 4(BX)(SI*2), Z13, Z10
+	VFMADD231PS.BCST 4(BX)(DI*1), Z13, Z12
+	VPMOVSXBD        32(DX), Z13
+	VCVTDQ2PS        Z13, Z13
+	VFMADD231PS.BCST 8(BX), Z13, Z5
+	VFMADD231PS.BCST 8(BX)(SI*1), Z13, Z7
+	VFMADD231PS.BCST 8(BX)(SI*2), Z13, Z9
+	VFMADD231PS.BCST 8(BX)(DI*1), Z13, Z11
+	VPMOVSXBD        48(DX), Z13
+	VCVTDQ2PS        Z13, Z13
+	VFMADD231PS.BCST 12(BX), Z13, Z6
+	VFMADD231PS.BCST 12(BX)(SI*1), Z13, Z8
+	VFMADD231PS.BCST 12(BX)(SI*2), Z13, Z10
+	VFMADD231PS.BCST 12(BX)(DI*1), Z13, Z12
+	ADDQ             $+16, BX
+	ADDQ             $0x00000040, DX
+	DECQ             R12
+	JNZ              step147
+	VPMOVSXBD        (R10), Z13
+	VCVTDQ2PS        Z13, Z13
+	VMULPS           Z4, Z13, Z13
+	VADDPS           Z6, Z5, Z5
+	VFMADD231PS      Z13, Z5, Z0
+	VADDPS           Z8, Z7, Z7
+	VFMADD231PS      Z13, Z7, Z1
+	VADDPS           Z10, Z9, Z9
+	VFMADD231PS      Z13, Z9, Z2
+	VADDPS           Z12, Z11, Z11
+	VFMADD231PS      Z13, Z11, Z3
+	ADDQ             $0x00000010, R10
+	DECQ             R11
+	JNZ              part146
+	ADDQ             $0x00000120, CX
+	DECQ             R9
+	JNZ              block145
+	MOVQ             ldy+8(FP), R9
+	MOVQ             AX, CX
+	VMOVUPS          Z0, K1, (CX)
+	ADDQ             R9, CX
+	VMOVUPS          Z1, K1, (CX)
+	ADDQ             R9, CX
+	VMOVUPS          Z2, K1, (CX)
+	ADDQ             R9, CX
+	VMOVUPS          Z3, K1, (CX)
+	ADDQ             $0x00000040, AX
+	MOVQ             DX, CX
+	MOVQ             blocks+64(FP), DX
+	IMUL3Q           $+1024, DX, DX
+	SUBQ             DX, BX
+	DECQ             R8
+	JNZ              group144
+	VZEROUPPER
+	RET
+
+// func packedBytesGroups5AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·packedBytesGroups5AVX512(SB), NOSPLIT, $0-88
+	// Sixteen rows in the lanes, times n vectors.
+	MOVQ  y+0(FP), AX
+	MOVQ  w+16(FP), CX
+	MOVQ  x+32(FP), BX
+	MOVQ  ldx+40(FP), SI
+	LEAQ  (SI)(SI*2), DI
+	LEAQ  (BX)(SI*4), R8
+	MOVQ  groups+72(FP), R9
+	MOVQ  mask+80(FP), DX
+	KMOVW DX, K1
+
+group148:
+	MOVQ   heads+24(FP), DX
+	ADDQ   CX, DX
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	MOVQ   blocks+64(FP), R10
+
+block149:
+	PREFETCHT0 8192(CX)
+	PREFETCHT0 8256(CX)
+	PREFETCHT0 8320(CX)
+	PREFETCHT0 8384(CX)
+	PREFETCHT0 8448(CX)
+	VCVTPH2PS  (CX), Z5
+	LEAQ       32(CX), R11
+	MOVQ       $0x00000010, R12
+
+part150:
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	MOVQ   $0x00000004, R13
+
+step151:
+	PREFETCHT0       8192(DX)
+	VPMOVSXBD        (DX), Z16
+	VCVTDQ2PS        Z16, Z16
+	VFMADD231PS.BCST (BX), Z16, Z6
+	VFMADD231PS.BCST (BX)(SI*1), Z16, Z8
+	VFMADD231PS.BCST (BX)(SI*2), Z16, Z10
+	VFMADD231PS.BCST (BX)(DI*1), Z16, Z12
+	VFMADD231PS.BCST (R8), Z16, Z14
+	VPMOVSXBD        16(DX), Z16
+	VCVTDQ2PS        Z16, Z16
+	VFMADD231PS.BCST 4(BX), Z16, Z7
+	VFMADD231PS.BCST 4(BX)(SI*1), Z16, Z9
+	VFMADD231PS.BCST 4(BX)(SI*2), Z16, Z11
+	VFMADD231PS.BCST 4(BX)(DI*1), Z16, Z13
+	VFMADD231PS.BCST 4(R8), Z16, Z15
+	VPMOVSXBD        32(DX), Z16
+	VCVTDQ2PS        Z16, Z16
+	VFMADD231PS.BCST 8(BX), Z16, Z6
+	VFMADD231PS.BCST 8(BX)(SI*1), Z16, Z8
+	VFMADD231PS.BCST 8(BX)(SI*2), Z16, Z10
+	VFMADD231PS.BCST 8(BX)(DI*1), Z16, Z12
+	VFMADD231PS.BCST 8(R8), Z16, Z14
+	VPMOVSXBD        48(DX), Z16
+	VCVTDQ2PS        Z16, Z16
+	VFMADD231PS.BCST 12(BX), Z16, Z7
+	VFMADD231PS.BCST 12(BX)(SI*1), Z16, Z9
+	VFMADD231PS.BCST 12(BX)(SI*2), Z16, Z11
+	VFMADD231PS.BCST 12(BX)(DI*1), Z16, Z13
+	VFMADD231PS.BCST 12(R8), Z16, Z15
+	ADDQ             $+16, BX
+	ADDQ             $+16, R8
+	ADDQ             $0x00000040, DX
+	DECQ             R13
+	JNZ              step151
+	VPMOVSXBD        (R11), Z16
+	VCVTDQ2PS        Z16, Z16
+	VMULPS           Z5, Z16, Z16
+	VADDPS           Z7, Z6, Z6
+	VFMADD231PS      Z16, Z6, Z0
+	VADDPS           Z9, Z8, Z8
+	VFMADD231PS      Z16, Z8, Z1
+	VADDPS           Z11, Z10, Z10
+	VFMADD231PS      Z16, Z10, Z2
+	VADDPS           Z13, Z12, Z12
+	VFMADD231PS      Z16, Z12, Z3
+	VADDPS           Z15, Z14, Z14
+	VFMADD231PS      Z16, Z14, Z4
+	ADDQ             $0x00000010, R11
+	DECQ             R12
+	JNZ              part150
+	ADDQ             $0x00000120, CX
+	DECQ             R10
+	JNZ              block149
+	MOVQ             ldy+8(FP), R10
+	MOVQ             AX, CX
+	VMOVUPS          Z0, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z1, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z2, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z3, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z4, K1, (CX)
+	ADDQ             $0x00000040, AX
+	MOVQ             DX, CX
+	MOVQ             blocks+64(FP), DX
+	IMUL3Q           $+1024, DX, DX
+	SUBQ             DX, BX
+	SUBQ             DX, R8
+	DECQ             R9
+	JNZ              group148
+	VZEROUPPER
+	RET
+
+// func packedBytesGroups6AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·packedBytesGroups6AVX512(SB), NOSPLIT, $0-88
+	// Sixteen rows in the lanes, times n vectors.
+	MOVQ  y+0(FP), AX
+	MOVQ  w+16(FP), CX
+	MOVQ  x+32(FP), BX
+	MOVQ  ldx+40(FP), SI
+	LEAQ  (SI)(SI*2), DI
+	LEAQ  (BX)(SI*4), R8
+	MOVQ  groups+72(FP), R9
+	MOVQ  mask+80(FP), DX
+	KMOVW DX, K1
+
+group152:
+	MOVQ   heads+24(FP), DX
+	ADDQ   CX, DX
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	MOVQ   blocks+64(FP), R10
+
+block153:
+	PREFETCHT0 8192(CX)
+	PREFETCHT0 8256(CX)
+	PREFETCHT0 8320(CX)
+	PREFETCHT0 8384(CX)
+	PREFETCHT0 8448(CX)
+	VCVTPH2PS  (CX), Z6
+	LEAQ       32(CX), R11
+	MOVQ       $0x00000010, R12
+
+part154:
+	VXORPS Z7, Z7, Z7
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	MOVQ   $0x00000004, R13
+
+step155:
+	PREFETCHT0       8192(DX)
+	VPMOVSXBD        (DX), Z19
+	VCVTDQ2PS        Z19, Z19
+	VFMADD231PS.BCST (BX), Z19, Z7
+	VFMADD231PS.BCST (BX)(SI*1), Z19, Z9
+	VFMADD231PS.BCST (BX)(SI*2), Z19, Z11
+	VFMADD231PS.BCST (BX)(DI*1), Z19, Z13
+	VFMADD231PS.BCST (R8), Z19, Z15
+	VFMADD231PS.BCST (R8)(SI*1), Z19, Z17
+	VPMOVSXBD        16(DX), Z19
+	VCVTDQ2PS        Z19, Z19
+	VFMADD231PS.BCST 4(BX), Z19, Z8
+	VFMADD231PS.BCST 4(BX)(SI*1), Z19, Z10
+	VFMADD231PS.BCST 4(BX)(SI*2), Z19, Z12
+	VFMADD231PS.BCST 4(BX)(DI*1), Z19, Z14
+	VFMADD231PS.BCST 4(R8), Z19, Z16
+	VFMADD231PS.BCST 4(R8)(SI*1), Z19, Z18
+	VPMOVSXBD        32(DX), Z19
+	VCVTDQ2PS        Z19, Z19
+	VFMADD231PS.BCST 8(BX), Z19, Z7
+	VFMADD231PS.BCST 8(BX)(SI*1), Z19, Z9
+	VFMADD231PS.BCST 8(BX)(SI*2), Z19, Z11
+	VFMADD231PS.BCST 8(BX)(DI*1), Z19, Z13
+	VFMADD231PS.BCST 8(R8), Z19, Z15
+	VFMADD231PS.BCST 8(R8)(SI*1), Z19, Z17
+	VPMOVSXBD        48(DX), Z19
+	VCVTDQ2PS        Z19, Z19
+	VFMADD231PS.BCST 12(BX), Z19, Z8
+	VFMADD231PS.BCST 12(BX)(SI*1), Z19, Z10
+	VFMADD231PS.BCST 12(BX)(SI*2), Z19, Z12
+	VFMADD231PS.BCST 12(BX)(DI*1), Z19, Z14
+	VFMADD231PS.BCST 12(R8), Z19, Z16
+	VFMADD231PS.BCST 12(R8)(SI*1), Z19, Z18
+	ADDQ             $+16, BX
+	ADDQ             $+16, R8
+	ADDQ             $0x00000040, DX
+	DECQ             R13
+	JNZ              step155
+	VPMOVSXBD        (R11), Z19
+	VCVTDQ2PS        Z19, Z19
+	VMULPS           Z6, Z19, Z19
+	VADDPS           Z8, Z7, Z7
+	VFMADD231PS      Z19, Z7, Z0
+	VADDPS           Z10, Z9, Z9
+	VFMADD231PS      Z19, Z9, Z1
+	VADDPS           Z12, Z11, Z11
+	VFMADD231PS      Z19, Z11, Z2
+	VADDPS           Z14, Z13, Z13
+	VFMADD231PS      Z19, Z13, Z3
+	VADDPS           Z16, Z15, Z15
+	VFMADD231PS      Z19, Z15, Z4
+	VADDPS           Z18, Z17, Z17
+	VFMADD231PS      Z19, Z17, Z5
+	ADDQ             $0x00000010, R11
+	DECQ             R12
+	JNZ              part154
+	ADDQ             $0x00000120, CX
+	DECQ             R10
+	JNZ              block153
+	MOVQ             ldy+8(FP), R10
+	MOVQ             AX, CX
+	VMOVUPS          Z0, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z1, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z2, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z3, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z4, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z5, K1, (CX)
+	ADDQ             $0x00000040, AX
+	MOVQ             DX, CX
+	MOVQ             blocks+64(FP), DX
+	IMUL3Q           $+1024, DX, DX
+	SUBQ             DX, BX
+	SUBQ             DX, R8
+	DECQ             R9
+	JNZ              group152
+	VZEROUPPER
+	RET
+
+// func packedBytesGroups7AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·packedBytesGroups7AVX512(SB), NOSPLIT, $0-88
+	// Sixteen rows in the lanes, times n vectors.
+	MOVQ  y+0(FP), AX
+	MOVQ  w+16(FP), CX
+	MOVQ  x+32(FP), BX
+	MOVQ  ldx+40(FP), SI
+	LEAQ  (SI)(SI*2), DI
+	LEAQ  (BX)(SI*4), R8
+	MOVQ  groups+72(FP), R9
+	MOVQ  mask+80(FP), DX
+	KMOVW DX, K1
+
+group156:
+	MOVQ   heads+24(FP), DX
+	ADDQ   CX, DX
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	MOVQ   blocks+64(FP), R10
+
+block157:
+	PREFETCHT0 8192(CX)
+	PREFETCHT0 8256(CX)
+	PREFETCHT0 8320(CX)
+	PREFETCHT0 8384(CX)
+	PREFETCHT0 8448(CX)
+	VCVTPH2PS  (CX), Z7
+	LEAQ       32(CX), R11
+	MOVQ       $0x00000010, R12
+
+part158:
+	VXORPS Z8, Z8, Z8
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	MOVQ   $0x00000004, R13
+
+step159:
+	PREFETCHT0       8192(DX)
+	VPMOVSXBD        (DX), Z22
+	VCVTDQ2PS        Z22, Z22
+	VFMADD231PS.BCST (BX), Z22, Z8
+	VFMADD231PS.BCST (BX)(SI*1), Z22, Z10
+	VFMADD231PS.BCST (BX)(SI*2), Z22, Z12
+	VFMADD231PS.BCST (BX)(DI*1), Z22, Z14
+	VFMADD231PS.BCST (R8), Z22, Z16
+	VFMADD231PS.BCST (R8)(SI*1), Z22, Z18
+	VFMADD231PS.BCST (R8)(SI*2), Z22, Z20
+	VPMOVSXBD        16(DX), Z22
+	VCVTDQ2PS        Z22, Z22
+	VFMADD231PS.BCST 4(BX), Z22, Z9
+	VFMADD231PS.BCST 4(BX)(SI*1), Z22, Z11
+	VFMADD231PS.BCST 4(BX)(SI*2), Z22, Z13
+	VFMADD231PS.BCST 4(BX)(DI*1), Z22, Z15
+	VFMADD231PS.BCST 4(R8), Z22, Z17
+	VFMADD231PS.BCST 4(R8)(SI*1), Z22, Z19
+	VFMADD231PS.BCST 4(R8)(SI*2), Z22, Z21
+	VPMOVSXBD        32(DX), Z22
+	VCVTDQ2PS        Z22, Z22
+	VFMADD231PS.BCST 8(BX), Z22, Z8
+	VFMADD231PS.BCST 8(BX)(SI*1), Z22, Z10
+	VFMADD231PS.BCST 8(BX)(SI*2), Z22, Z12
+	VFMADD231PS.BCST 8(BX)(DI*1), Z22, Z14
+	VFMADD231PS.BCST 8(R8), Z22, Z16
+	VFMADD231PS.BCST 8(R8)(SI*1), Z22, Z18
+	VFMADD231PS.BCST 8(R8)(SI*2), Z22, Z20
+	VPMOVSXBD        48(DX), Z22
+	VCVTDQ2PS        Z22, Z22
+	VFMADD231PS.BCST 12(BX), Z22, Z9
+	VFMADD231PS.BCST 12(BX)(SI*1), Z22, Z11
+	VFMADD231PS.BCST 12(BX)(SI*2), Z22, Z13
+	VFMADD231PS.BCST 12(BX)(DI*1), Z22, Z15
+	VFMADD231PS.BCST 12(R8), Z22, Z17
+	VFMADD231PS.BCST 12(R8)(SI*1), Z22, Z19
+	VFMADD231PS.BCST 12(R8)(SI*2), Z22, Z21
+	ADDQ             $+16, BX
+	ADDQ             $+16, R8
+	ADDQ             $0x00000040, DX
+	DECQ             R13
+	JNZ              step159
+	VPMOVSXBD        (R11), Z22
+	VCVTDQ2PS        Z22, Z22
+	VMULPS           Z7, Z22, Z22
+	VADDPS           Z9, Z8, Z8
+	VFMADD231PS      Z22, Z8, Z0
+	VADDPS           Z11, Z10, Z10
+	VFMADD231PS      Z22, Z10, Z1
+	VADDPS           Z13, Z12, Z12
+	VFMADD231PS      Z22, Z12, Z2
+	VADDPS           Z15, Z14, Z14
+	VFMADD231PS      Z22, Z14, Z3
+	VADDPS           Z17, Z16, Z16
+	VFMADD231PS      Z22, Z16, Z4
+	VADDPS           Z19, Z18, Z18
+	VFMADD231PS      Z22, Z18, Z5
+	VADDPS           Z21, Z20, Z20
+	VFMADD231PS      Z22, Z20, Z6
+	ADDQ             $0x00000010, R11
+	DECQ             R12
+	JNZ              part158
+	ADDQ             $0x00000120, CX
+	DECQ             R10
+	JNZ              block157
+	MOVQ             ldy+8(FP), R10
+	MOVQ             AX, CX
+	VMOVUPS          Z0, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z1, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z2, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z3, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z4, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z5, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z6, K1, (CX)
+	ADDQ             $0x00000040, AX
+	MOVQ             DX, CX
+	MOVQ             blocks+64(FP), DX
+	IMUL3Q           $+1024, DX, DX
+	SUBQ             DX, BX
+	SUBQ             DX, R8
+	DECQ             R9
+	JNZ              group156
+	VZEROUPPER
+	RET
+
+// func packedBytesGroups8AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·packedBytesGroups8AVX512(SB), NOSPLIT, $0-88
+	// Sixteen rows in the lanes, times n vectors.
+	MOVQ  y+0(FP), AX
+	MOVQ  w+16(FP), CX
+	MOVQ  x+32(FP), BX
+	MOVQ  ldx+40(FP), SI
+	LEAQ  (SI)(SI*2), DI
+	LEAQ  (BX)(SI*4), R8
+	MOVQ  groups+72(FP), R9
+	MOVQ  mask+80(FP), DX
+	KMOVW DX, K1
+
+group160:
+	MOVQ   heads+24(FP), DX
+	ADDQ   CX, DX
+	VXORPS Z0, Z0, Z0
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	VXORPS Z5, Z5, Z5
+	VXORPS Z6, Z6, Z6
+	VXORPS Z7, Z7, Z7
+	MOVQ   blocks+64(FP), R10
+
+block161:
+	PREFETCHT0 8192(CX)
+	PREFETCHT0 8256(CX)
+	PREFETCHT0 8320(CX)
+	PREFETCHT0 8384(CX)
+	PREFETCHT0 8448(CX)
+	VCVTPH2PS  (CX), Z8
+	LEAQ       32(CX), R11
+	MOVQ       $0x00000010, R12
+
+part162:
+	VXORPS Z9, Z9, Z9
+	VXORPS Z10, Z10, Z10
+	VXORPS Z11, Z11, Z11
+	VXORPS Z12, Z12, Z12
+	VXORPS Z13, Z13, Z13
+	VXORPS Z14, Z14, Z14
+	VXORPS Z15, Z15, Z15
+	VXORPS Z16, Z16, Z16
+	VXORPS Z17, Z17, Z17
+	VXORPS Z18, Z18, Z18
+	VXORPS Z19, Z19, Z19
+	VXORPS Z20, Z20, Z20
+	VXORPS Z21, Z21, Z21
+	VXORPS Z22, Z22, Z22
+	VXORPS Z23, Z23, Z23
+	VXORPS Z24, Z24, Z24
+	MOVQ   $0x00000004, R13
+
+step163:
+	PREFETCHT0       8192(DX)
+	VPMOVSXBD        (DX), Z25
+	VCVTDQ2PS        Z25, Z25
+	VFMADD231PS.BCST (BX), Z25, Z9
+	VFMADD231PS.BCST (BX)(SI*1), Z25, Z11
+	VFMADD231PS.BCST (BX)(SI*2), Z25, Z13
+	VFMADD231PS.BCST (BX)(DI*1), Z25, Z15
+	VFMADD231PS.BCST (R8), Z25, Z17
+	VFMADD231PS.BCST (R8)(SI*1), Z25, Z19
+	VFMADD231PS.BCST (R8)(SI*2), Z25, Z21
+	VFMADD231PS.BCST (R8)(DI*1), Z25, Z23
+	VPMOVSXBD        16(DX), Z25
+	VCVTDQ2PS        Z25, Z25
+	VFMADD231PS.BCST 4(BX), Z25, Z10
+	VFMADD231PS.BCST 4(BX)(SI*1), Z25, Z12
+	VFMADD231PS.BCST 4(BX)(SI*2), Z25, Z14
+	VFMADD231PS.BCST 4(BX)(DI*1), Z25, Z16
+	VFMADD231PS.BCST 4(R8), Z25, Z18
+	VFMADD231PS.BCST 4(R8)(SI*1), Z25, Z20
+	VFMADD231PS.BCST 4(R8)(SI*2), Z25, Z22
+	VFMADD231PS.BCST 4(R8)(DI*1), Z25, Z24
+	VPMOVSXBD        32(DX), Z25
+	VCVTDQ2PS        Z25, Z25
+	VFMADD231PS.BCST 8(BX), Z25, Z9
+	VFMADD231PS.BCST 8(BX)(SI*1), Z25, Z11
+	VFMADD231PS.BCST 8(BX)(SI*2), Z25, Z13
+	VFMADD231PS.BCST 8(BX)(DI*1), Z25, Z15
+	VFMADD231PS.BCST 8(R8), Z25, Z17
+	VFMADD231PS.BCST 8(R8)(SI*1), Z25, Z19
+	VFMADD231PS.BCST 8(R8)(SI*2), Z25, Z21
+	VFMADD231PS.BCST 8(R8)(DI*1), Z25, Z23
+	VPMOVSXBD        48(DX), Z25
+	VCVTDQ2PS        Z25, Z25
+	VFMADD231PS.BCST 12(BX), Z25, Z10
+	VFMADD231PS.BCST 12(BX)(SI*1), Z25, Z12
+	VFMADD231PS.BCST 12(BX)(SI*2), Z25, Z14
+	VFMADD231PS.BCST 12(BX)(DI*1), Z25, Z16
+	VFMADD231PS.BCST 12(R8), Z25, Z18
+	VFMADD231PS.BCST 12(R8)(SI*1), Z25, Z20
+	VFMADD231PS.BCST 12(R8)(SI*2), Z25, Z22
+	VFMADD231PS.BCST 12(R8)(DI*1), Z25, Z24
+	ADDQ             $+16, BX
+	ADDQ             $+16, R8
+	ADDQ             $0x00000040, DX
+	DECQ             R13
+	JNZ              step163
+	VPMOVSXBD        (R11), Z25
+	VCVTDQ2PS        Z25, Z25
+	VMULPS           Z8, Z25, Z25
+	VADDPS           Z10, Z9, Z9
+	VFMADD231PS      Z25, Z9, Z0
+	VADDPS           Z12, Z11, Z11
+	VFMADD231PS      Z25, Z11, Z1
+	VADDPS           Z14, Z13, Z13
+	VFMADD231PS      Z25, Z13, Z2
+	VADDPS           Z16, Z15, Z15
+	VFMADD231PS      Z25, Z15, Z3
+	VADDPS           Z18, Z17, Z17
+	VFMADD231PS      Z25, Z17, Z4
+	VADDPS           Z20, Z19, Z19
+	VFMADD231PS      Z25, Z19, Z5
+	VADDPS           Z22, Z21, Z21
+	VFMADD231PS      Z25, Z21, Z6
+	VADDPS           Z24, Z23, Z23
+	VFMADD231PS      Z25, Z23, Z7
+	ADDQ             $0x00000010, R11
+	DECQ             R12
+	JNZ              part162
+	ADDQ             $0x00000120, CX
+	DECQ             R10
+	JNZ              block161
+	MOVQ             ldy+8(FP), R10
+	MOVQ             AX, CX
+	VMOVUPS          Z0, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z1, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z2, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z3, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z4, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z5, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z6, K1, (CX)
+	ADDQ             R10, CX
+	VMOVUPS          Z7, K1, (CX)
+	ADDQ             $0x00000040, AX
+	MOVQ             DX, CX
+	MOVQ             blocks+64(FP), DX
+	IMUL3Q           $+1024, DX, DX
+	SUBQ             DX, BX
+	SUBQ             DX, R8
+	DECQ             R9
+	JNZ              group160
+	VZEROUPPER
+	RET
+
+// func widenPackedBytesGroupsAVX512(dst *float32, stride int, head *byte, quants *byte, table *float32, blocks int)
+// Requires: AVX, AVX512F
+TEXT ·widenPackedBytesGroupsAVX512(SB), NOSPLIT, $0-48
+	// Sixteen rows from the lanes.
+	MOVQ dst+0(FP), AX
+	MOVQ head+16(FP), CX
+	MOVQ quants+24(FP), DX
+	MOVQ stride+8(FP), BX
+	MOVQ blocks+40(FP), SI
+
+block164:
+	VCVTPH2PS (CX), Z0
+	LEAQ      32(CX), DI
+	MOVQ      $0x00000010, R8
+
+part165:
+	VPMOVSXBD  (DI), Z1
+	VCVTDQ2PS  Z1, Z1
+	VMULPS     Z0, Z1, Z1
+	VPMOVSXBD  (DX), Z2
+	VCVTDQ2PS  Z2, Z2
+	VMULPS     Z1, Z2, Z2
+	VPMOVSXBD  16(DX), Z3
+	VCVTDQ2PS  Z3, Z3
+	VMULPS     Z1, Z3, Z3
+	VPMOVSXBD  32(DX), Z4
+	VCVTDQ2PS  Z4, Z4
+	VMULPS     Z1, Z4, Z4
+	VPMOVSXBD  48(DX), Z5
+	VCVTDQ2PS  Z5, Z5
+	VMULPS     Z1, Z5, Z5
+	VPMOVSXBD  64(DX), Z6
+	VCVTDQ2PS  Z6, Z6
+	VMULPS     Z1, Z6, Z6
+	VPMOVSXBD  80(DX), Z7
+	VCVTDQ2PS  Z7, Z7
+	VMULPS     Z1, Z7, Z7
+	VPMOVSXBD  96(DX), Z8
+	VCVTDQ2PS  Z8, Z8
+	VMULPS     Z1, Z8, Z8
+	VPMOVSXBD  112(DX), Z9
+	VCVTDQ2PS  Z9, Z9
+	VMULPS     Z1, Z9, Z9
+	VPMOVSXBD  128(DX), Z10
+	VCVTDQ2PS  Z10, Z10
+	VMULPS     Z1, Z10, Z10
+	VPMOVSXBD  144(DX), Z11
+	VCVTDQ2PS  Z11, Z11
+	VMULPS     Z1, Z11, Z11
+	VPMOVSXBD  160(DX), Z12
+	VCVTDQ2PS  Z12, Z12
+	VMULPS     Z1, Z12, Z12
+	VPMOVSXBD  176(DX), Z13
+	VCVTDQ2PS  Z13, Z13
+	VMULPS     Z1, Z13, Z13
+	VPMOVSXBD  192(DX), Z14
+	VCVTDQ2PS  Z14, Z14
+	VMULPS     Z1, Z14, Z14
+	VPMOVSXBD  208(DX), Z15
+	VCVTDQ2PS  Z15, Z15
+	VMULPS     Z1, Z15, Z15
+	VPMOVSXBD  224(DX), Z16
+	VCVTDQ2PS  Z16, Z16
+	VMULPS     Z1, Z16, Z16
+	VPMOVSXBD  240(DX), Z17
+	VCVTDQ2PS  Z17, Z17
+	VMULPS     Z1, Z17, Z17
+	LEAQ       (AX), R9
+	VUNPCKLPS  Z3, Z2, Z1
+	VUNPCKHPS  Z3, Z2, Z2
+	VUNPCKLPS  Z5, Z4, Z3
+	VUNPCKHPS  Z5, Z4, Z4
+	VUNPCKLPS  Z7, Z6, Z5
+	VUNPCKHPS  Z7, Z6, Z6
+	VUNPCKLPS  Z9, Z8, Z7
+	VUNPCKHPS  Z9, Z8, Z8
+	VUNPCKLPS  Z11, Z10, Z9
+	VUNPCKHPS  Z11, Z10, Z10
+	VUNPCKLPS  Z13, Z12, Z11
+	VUNPCKHPS  Z13, Z12, Z12
+	VUNPCKLPS  Z15, Z14, Z13
+	VUNPCKHPS  Z15, Z14, Z14
+	VUNPCKLPS  Z17, Z16, Z15
+	VUNPCKHPS  Z17, Z16, Z16
+	VUNPCKLPD  Z3, Z1, Z17
+	VUNPCKHPD  Z3, Z1, Z1
+	VUNPCKLPD  Z4, Z2, Z3
+	VUNPCKHPD  Z4, Z2, Z2
+	VUNPCKLPD  Z7, Z5, Z4
+	VUNPCKHPD  Z7, Z5, Z5
+	VUNPCKLPD  Z8, Z6, Z7
+	VUNPCKHPD  Z8, Z6, Z6
+	VUNPCKLPD  Z11, Z9, Z8
+	VUNPCKHPD  Z11, Z9, Z9
+	VUNPCKLPD  Z12, Z10, Z11
+	VUNPCKHPD  Z12, Z10, Z10
+	VUNPCKLPD  Z15, Z13, Z12
+	VUNPCKHPD  Z15, Z13, Z13
+	VUNPCKLPD  Z16, Z14, Z15
+	VUNPCKHPD  Z16, Z14, Z14
+	VSHUFF32X4 $0x88, Z4, Z17, Z16
+	VSHUFF32X4 $0xdd, Z4, Z17, Z4
+	VSHUFF32X4 $0x88, Z7, Z3, Z17
+	VSHUFF32X4 $0xdd, Z7, Z3, Z3
+	VSHUFF32X4 $0x88, Z5, Z1, Z7
+	VSHUFF32X4 $0xdd, Z5, Z1, Z1
+	VSHUFF32X4 $0x88, Z6, Z2, Z5
+	VSHUFF32X4 $0xdd, Z6, Z2, Z2
+	VSHUFF32X4 $0x88, Z12, Z8, Z6
+	VSHUFF32X4 $0xdd, Z12, Z8, Z8
+	VSHUFF32X4 $0x88, Z15, Z11, Z12
+	VSHUFF32X4 $0xdd, Z15, Z11, Z11
+	VSHUFF32X4 $0x88, Z13, Z9, Z15
+	VSHUFF32X4 $0xdd, Z13, Z9, Z9
+	VSHUFF32X4 $0x88, Z14, Z10, Z13
+	VSHUFF32X4 $0xdd, Z14, Z10, Z10
+	VSHUFF32X4 $0x88, Z6, Z16, Z14
+	VSHUFF32X4 $0xdd, Z6, Z16, Z6
+	VSHUFF32X4 $0x88, Z12, Z17, Z16
+	VSHUFF32X4 $0xdd, Z12, Z17, Z12
+	VSHUFF32X4 $0x88, Z15, Z7, Z17
+	VSHUFF32X4 $0xdd, Z15, Z7, Z7
+	VSHUFF32X4 $0x88, Z13, Z5, Z15
+	VSHUFF32X4 $0xdd, Z13, Z5, Z5
+	VSHUFF32X4 $0x88, Z8, Z4, Z13
+	VSHUFF32X4 $0xdd, Z8, Z4, Z4
+	VSHUFF32X4 $0x88, Z11, Z3, Z8
+	VSHUFF32X4 $0xdd, Z11, Z3, Z3
+	VSHUFF32X4 $0x88, Z9, Z1, Z11
+	VSHUFF32X4 $0xdd, Z9, Z1, Z1
+	VSHUFF32X4 $0x88, Z10, Z2, Z9
+	VSHUFF32X4 $0xdd, Z10, Z2, Z2
+	VMOVUPS    Z14, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z17, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z16, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z15, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z13, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z11, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z8, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z9, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z6, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z7, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z12, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z5, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z4, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z1, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z3, (R9)
+	ADDQ       BX, R9
+	VMOVUPS    Z2, (R9)
+	ADDQ       $0x00000100, DX
+	ADDQ       $0x00000040, AX
+	ADDQ       $0x00000010, DI
+	DECQ       R8
+	JNZ        part165
+	ADDQ       $0x00000120, CX
+	DECQ       SI
+	JNZ        block164
 	VZEROUPPER
 	RET
 
@@ -4256,13 +7639,13 @@ TEXT ·turnBytesAVX512(SB), NOSPLIT, $0-16
 	VBROADCASTI32X4 turnInLanes<>+0(SB), Z0
 	VPMOVZXBD       turnAcross<>+0(SB), Z1
 
-block73:
+block166:
 	VMOVDQU32 (AX), Z2
 	VPSHUFB   Z0, Z2, Z2
 	VPERMD    Z2, Z1, Z2
 	VMOVDQU32 Z2, (AX)
 	ADDQ      $0x00000040, AX
 	DECQ      CX
-	JNZ       block73
+	JNZ       block166
 	VZEROUPPER
 	RET

@@ -84,4 +84,58 @@ func packedBytes8AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx
 func widenPackedBytesAVX512(dst *float32, stride int, head *byte, quants *byte, table *float32, blocks int)
 
 //go:noescape
+func packedNibblesGroups1AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+
+//go:noescape
+func packedNibblesGroups2AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+
+//go:noescape
+func packedNibblesGroups3AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+
+//go:noescape
+func packedNibblesGroups4AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+
+//go:noescape
+func packedNibblesGroups5AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+
+//go:noescape
+func packedNibblesGroups6AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+
+//go:noescape
+func packedNibblesGroups7AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+
+//go:noescape
+func packedNibblesGroups8AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+
+//go:noescape
+func widenPackedNibblesGroupsAVX512(dst *float32, stride int, head *byte, quants *byte, table *float32, blocks int)
+
+//go:noescape
+func packedBytesGroups1AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+
+//go:noescape
+func packedBytesGroups2AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+
+//go:noescape
+func packedBytesGroups3AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+
+//go:noescape
+func packedBytesGroups4AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+
+//go:noescape
+func packedBytesGroups5AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+
+//go:noescape
+func packedBytesGroups6AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+
+//go:noescape
+func packedBytesGroups7AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+
+//go:noescape
+func packedBytesGroups8AVX512(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums *float32, table *float32, blocks int, groups int, mask int)
+
+//go:noescape
+func widenPackedBytesGroupsAVX512(dst *float32, stride int, head *byte, quants *byte, table *float32, blocks int)
+
+//go:noescape
 func turnBytesAVX512(p *byte, count int)

@@ -10,7 +10,7 @@ import (
 )
 
 // packedTypes are the types with a packed form.
-var packedTypes = []quant.DType{quant.Q4_0, quant.Q4_1, quant.IQ4_NL, quant.Q8_0}
+var packedTypes = []quant.DType{quant.Q4_0, quant.Q4_1, quant.IQ4_NL, quant.Q8_0, quant.Q4_K, quant.Q6_K}
 
 // packedOf packs a matrix into memory that ends with it, and scribbles over its data,
 // which must not be read again.
@@ -102,12 +102,15 @@ func TestPackedSpecial(t *testing.T) {
 			return
 		}
 		r := newRand()
-		const rows, cols, n = 20, 256, 3
+		const rows, cols, n = 20, 512, 3
 		for _, d := range packedTypes {
 			w, _ := matrix(t, r, d, rows, cols)
 			const bad = 17
-			scale := w.Data[bad*w.RowBytes():][d.BlockBytes():] // of the second block
-			scale[0], scale[1] = 0x00, 0x7e                     // NaN
+			at := bad*w.RowBytes() + d.BlockBytes() // of the second block
+			if d == quant.Q6_K {
+				at += 208
+			}
+			w.Data[at], w.Data[at+1] = 0x00, 0x7e // NaN
 			p := packedOf(t, w, aligned(w.PackedBytes()))
 			x := normals(r, n*cols)
 			x[cols+100] = inf
@@ -133,7 +136,7 @@ func TestDecodeRows(t *testing.T) {
 	eachLevel(t, func(t *testing.T) {
 		r := newRand()
 		const rows, cols, stride = 53, 768, 800
-		for _, d := range append([]quant.DType{quant.F16, quant.Q4_K}, packedTypes...) {
+		for _, d := range append([]quant.DType{quant.F16, quant.Q5_K}, packedTypes...) {
 			w, wide := matrix(t, r, d, rows, cols)
 			if w.PackedBytes() > 0 {
 				w = packedOf(t, w, aligned(w.PackedBytes()))

@@ -40,11 +40,14 @@ func quantised(t testing.TB, c model.Config, typ quant.DType, tied bool) *model.
 // and not, and expects that threads do not matter, nor, repacked, whether tokens are
 // fed one by one.
 func TestRepacked(t *testing.T) {
-	for _, typ := range []quant.DType{quant.Q8_0, quant.Q4_0, quant.Q4_1} {
+	for _, typ := range []quant.DType{quant.Q8_0, quant.Q4_0, quant.Q4_1, quant.Q4_K, quant.Q6_K} {
 		for _, tied := range []bool{false, true} {
 			c := modeltest.Config()
 			c.Hidden, c.FeedForward, c.KeyDim, c.ValDim, c.KVHeads = 64, 96, 16, 16, 2
 			c.KeyShift, c.OutputGate = true, model.Sigmoid
+			if typ.BlockLen() == 256 {
+				c.Hidden, c.FeedForward, c.KeyDim, c.ValDim = 256, 256, 64, 64
+			}
 			m := quantised(t, c, typ, tied)
 			data := slices.Clone(m.Output.W.Data)
 			ids := modeltest.Tokens(40, c.VocabSize, 3)

@@ -9,19 +9,37 @@ import (
 )
 
 // packedType is a form of repacked matrices (see packed.go of package kernels):
-// sixteen rows side by side, one in every lane of a register.
+// sixteen rows side by side, one in every lane of a register. A block of columns
+// consists of parts that have a scale each (or one for either half byte), and a part
+// of steps, the integers of one register: eight columns of half bytes, or four of bytes.
 type packedType struct {
 	name   string
-	head   int  // bytes of a block's binary16 numbers, of sixteen rows
-	nibble bool // four bits an integer that index a table, else signed bytes
-	offset bool // a second binary16 number is added to every element
+	head   int  // bytes of a block's scales and offsets, of sixteen rows
+	nibble bool // half bytes that index a table, else signed bytes
+	offset bool // a number is added to every element, or for groups taken off
+	groups bool // scales are small integers times binary16 numbers of the block
+	parts  int  // of a block
+	steps  int  // of a part
 }
 
 var packedTypes = []packedType{
-	{name: "Nibbles", head: 32, nibble: true},
-	{name: "NibblesOffset", head: 64, nibble: true, offset: true},
-	{name: "Bytes", head: 32},
+	{name: "Nibbles", head: 32, nibble: true, parts: 1, steps: 4},
+	{name: "NibblesOffset", head: 64, nibble: true, offset: true, parts: 1, steps: 4},
+	{name: "Bytes", head: 32, parts: 1, steps: 8},
+	{name: "NibblesGroups", head: 320, nibble: true, offset: true, groups: true, parts: 4, steps: 8},
+	{name: "BytesGroups", head: 288, groups: true, parts: 16, steps: 4},
 }
+
+// columns is the number of columns of a part.
+func (p packedType) columns() int {
+	if p.nibble {
+		return 8 * p.steps
+	}
+	return 4 * p.steps
+}
+
+// apart is the distance of the columns of two half bytes of a byte.
+func (p packedType) apart() int { return 4 * p.steps }
 
 // packedVectors is the largest number of vectors of a packed kernel.
 const packedVectors = 8
@@ -67,15 +85,82 @@ func (v *vectorsAt) step(bytes int) {
 	}
 }
 
+// packedScales are what makes numbers of the integers of a part.
+type packedScales struct {
+	p    packedType
+	v    isa
+	head Register
+	// Of a type with groups: the block's numbers, and where those of the part are.
+	d, dmin VecVirtual
+	part    Register
+}
+
+// begin reads the numbers of a block.
+func (s *packedScales) begin() {
+	if !s.p.groups {
+		return
+	}
+	s.d, s.part = s.v.reg(), GP64()
+	VCVTPH2PS(Mem{Base: s.head}, s.d)
+	at := 32
+	if s.p.offset {
+		s.dmin = s.v.reg()
+		VCVTPH2PS(Mem{Base: s.head, Disp: 32}, s.dmin)
+		at = 64
+	}
+	LEAQ(Mem{Base: s.head, Disp: at}, s.part)
+}
+
+// next goes on to the next part of the block.
+func (s *packedScales) next() {
+	switch {
+	case s.p.groups && s.p.offset:
+		ADDQ(U32(64), s.part)
+	case s.p.groups:
+		ADDQ(U32(16), s.part)
+	}
+}
+
+// scale is that of a chain: of the low half bytes, 0, or the high ones, 1, which
+// differ for groups alone.
+func (s *packedScales) scale(chain int) VecVirtual {
+	r := s.v.reg()
+	switch {
+	case !s.p.groups:
+		VCVTPH2PS(Mem{Base: s.head}, r)
+		return r
+	case s.p.offset:
+		VPMOVZXBD(Mem{Base: s.part, Disp: 16 * chain}, r)
+	default:
+		VPMOVSXBD(Mem{Base: s.part}, r)
+	}
+	VCVTDQ2PS(r, r)
+	VMULPS(s.d, r, r)
+	return r
+}
+
+// offset is that of a chain.
+func (s *packedScales) offset(chain int) VecVirtual {
+	r := s.v.reg()
+	if !s.p.groups {
+		VCVTPH2PS(Mem{Base: s.head, Disp: 32}, r)
+		return r
+	}
+	VPMOVZXBD(Mem{Base: s.part, Disp: 32 + 16*chain}, r)
+	VCVTDQ2PS(r, r)
+	VMULPS(s.dmin, r, r)
+	return r
+}
+
 // packed emits the product of groups of sixteen packed rows with n vectors:
 //
-//	y[t*ldy+16*g+i] = sum over blocks of scale * sum of w*x, plus offset * sum of x
+//	y[t*ldy+16*g+i] = sum over parts of scale * sum of w*x, plus offset * sum of x
 //
 // for lane i of group g. Bit i of mask says whether lane i is stored, in all
-// groups. w begins with the numbers of all blocks of the first group, heads bytes,
-// which its integers follow. sums has the sum of x of block b and vector t at
-// 8*b+t, table the values of the sixteen integers; ldy and ldx are in bytes. The
-// products of a block are added up in two registers whatever n is.
+// groups. w begins with the scales of all blocks of the first group, heads bytes,
+// which its integers follow. sums has the sum of x of 32 columns b and vector t at
+// 8*b+t, table the values of the sixteen half bytes; ldy and ldx are in bytes. The
+// products of a part are added up in two registers whatever n is.
 func (v isa) packed(p packedType, n int) {
 	v.text(fmt.Sprintf("packed%s%d", p.name, n),
 		"(y *float32, ldy int, w *byte, heads int, x *float32, ldx int, sums, table *float32, blocks, groups, mask int)")
@@ -91,7 +176,7 @@ func (v isa) packed(p packedType, n int) {
 	groups, mask, lanes := Load(Param("groups"), GP64()), Load(Param("mask"), GP64()), K()
 	KMOVW(mask.(GPVirtual).As32(), lanes)
 
-	group, block := label("group"), label("block")
+	group, block, part := label("group"), label("block"), label("part")
 	Label(group)
 	Load(Param("heads"), quants)
 	ADDQ(head, quants)
@@ -105,6 +190,17 @@ func (v isa) packed(p packedType, n int) {
 		sums = Load(Param("sums"), GP64())
 	}
 	Label(block)
+	ahead := func(base Register, disp int) { PREFETCHT0(Mem{Base: base, Disp: packedAhead + disp}) }
+	for line := 0; line < p.head; line += 64 {
+		ahead(head, line)
+	}
+	scales := &packedScales{p: p, v: v, head: head}
+	scales.begin()
+	parts := GP64()
+	if p.parts > 1 {
+		MOVQ(U32(p.parts), parts)
+		Label(part)
+	}
 	sum := make([][2]VecVirtual, n)
 	for t := range sum {
 		sum[t] = [2]VecVirtual{v.zero(), v.zero()}
@@ -114,26 +210,19 @@ func (v isa) packed(p packedType, n int) {
 			VFMADD231PS_BCST(x.at(t, k), w, sum[t][chain])
 		}
 	}
-	ahead := func(base Register, disp int) { PREFETCHT0(Mem{Base: base, Disp: packedAhead + disp}) }
-	ahead(head, 0)
-	// A step has the elements of a double word of every row: eight or four.
-	steps, bytes := 8, 64
-	if p.nibble {
-		steps = 4
-	}
 	step := func(disp, k int) {
 		ahead(quants, disp)
 		if p.nibble {
 			words := v.reg()
 			VMOVDQU32(Mem{Base: quants, Disp: disp}, words)
-			for i := range 8 { // half bytes 2j and 2j+1 are of columns j and j+16
+			for i := range 8 { // half bytes 2j and 2j+1 are of columns j and j+apart
 				w, index := v.reg(), words
 				if i > 0 {
 					VPSRLD(U8(4*i), words, w)
 					index = w
 				}
 				VPERMPS(table, index, w) // looks at the lowest four bits of an index alone
-				multiply(w, k+i/2+i%2*16, i%2)
+				multiply(w, k+i/2+i%2*p.apart(), i%2)
 			}
 			return
 		}
@@ -145,37 +234,54 @@ func (v isa) packed(p packedType, n int) {
 		}
 	}
 	if n == 1 {
-		for i := range steps {
-			step(bytes*i, 4*i)
+		for i := range p.steps {
+			step(64*i, 4*i)
 		}
-		x.step(4 * 32)
-		ADDQ(U32(bytes*steps), quants)
+		ADDQ(U32(64*p.steps), quants)
+		x.step(4 * p.columns())
 	} else {
 		left, again := GP64(), label("step")
-		MOVQ(U32(steps), left)
+		MOVQ(U32(p.steps), left)
 		Label(again)
 		step(0, 0)
 		x.step(16)
-		ADDQ(U32(bytes), quants)
+		ADDQ(U32(64), quants)
 		DECQ(left)
 		JNZ(LabelRef(again))
-		if p.nibble {
-			x.step(64)
+		if rest := p.columns() - 4*p.steps; rest > 0 {
+			x.step(4 * rest)
 		}
 	}
-	scale := v.reg()
-	VCVTPH2PS(Mem{Base: head}, scale)
-	for t := range sum {
-		VADDPS(sum[t][1], sum[t][0], sum[t][0])
-		VFMADD231PS(scale, sum[t][0], totals[t])
-	}
-	if p.offset {
-		offset := v.reg()
-		VCVTPH2PS(Mem{Base: head, Disp: 32}, offset)
-		for t := range totals {
-			VFMADD231PS_BCST(Mem{Base: sums, Disp: 4 * t}, offset, totals[t])
+	if p.groups && p.nibble {
+		for chain := range 2 {
+			scale := scales.scale(chain)
+			for t := range sum {
+				VFMADD231PS(scale, sum[t][chain], totals[t])
+			}
+			offset := scales.offset(chain)
+			for t := range totals {
+				VFNMADD231PS_BCST(Mem{Base: sums, Disp: 4*packedVectors*chain + 4*t}, offset, totals[t])
+			}
 		}
-		ADDQ(U32(4*packedVectors), sums)
+		ADDQ(U32(2*4*packedVectors), sums)
+	} else {
+		scale := scales.scale(0)
+		for t := range sum {
+			VADDPS(sum[t][1], sum[t][0], sum[t][0])
+			VFMADD231PS(scale, sum[t][0], totals[t])
+		}
+		if p.offset {
+			offset := scales.offset(0)
+			for t := range totals {
+				VFMADD231PS_BCST(Mem{Base: sums, Disp: 4 * t}, offset, totals[t])
+			}
+			ADDQ(U32(4*packedVectors), sums)
+		}
+	}
+	if p.parts > 1 {
+		scales.next()
+		DECQ(parts)
+		JNZ(LabelRef(part))
 	}
 	ADDQ(U32(p.head), head)
 	DECQ(blocks)
@@ -193,7 +299,7 @@ func (v isa) packed(p packedType, n int) {
 	MOVQ(quants, head)
 	back := GP64()
 	Load(Param("blocks"), back)
-	SHLQ(U8(7), back)
+	IMUL3Q(I32(4*p.parts*p.columns()), back, back)
 	SUBQ(back, x.first)
 	if x.fifth != nil {
 		SUBQ(back, x.fifth)
@@ -204,8 +310,8 @@ func (v isa) packed(p packedType, n int) {
 }
 
 // widenPacked emits the way back of a group of packed rows to sixteen rows of float32
-// numbers, stride bytes apart, for blocks of 32 columns one after the other. Products
-// and sums are those of package quant.
+// numbers, stride bytes apart, for blocks one after the other. Products and sums are
+// those of package quant.
 func (v isa) widenPacked(p packedType) {
 	v.text("widenPacked"+p.name, "(dst *float32, stride int, head, quants *byte, table *float32, blocks int)")
 	Comment("Sixteen rows from the lanes.")
@@ -217,35 +323,49 @@ func (v isa) widenPacked(p packedType) {
 		from := Load(Param("table"), GP64())
 		VMOVUPS(Mem{Base: from}, table)
 	}
-	block := label("block")
+	block, part := label("block"), label("part")
 	Label(block)
-	scale, offset := v.reg(), v.reg()
-	VCVTPH2PS(Mem{Base: head}, scale)
-	if p.offset {
-		VCVTPH2PS(Mem{Base: head, Disp: 32}, offset)
+	scales := &packedScales{p: p, v: v, head: head}
+	scales.begin()
+	parts := GP64()
+	if p.parts > 1 {
+		MOVQ(U32(p.parts), parts)
+		Label(part)
 	}
-	for half := range 2 {
+	for first := 0; first < p.columns(); first += 16 {
+		chain, from := 0, first // of low or high half bytes, from its column on
+		if p.nibble {
+			chain, from = first/p.apart(), first%p.apart()
+		}
+		scale := scales.scale(chain)
+		var offset VecVirtual
+		if p.offset {
+			offset = scales.offset(chain)
+		}
 		columns := make([]VecVirtual, 16)
 		for k := range columns {
 			w := v.reg()
 			if p.nibble {
-				VMOVDQU32(Mem{Base: quants, Disp: k / 4 * 64}, w)
-				if shift := k%4*8 + half*4; shift > 0 {
+				VMOVDQU32(Mem{Base: quants, Disp: (from + k) / 4 * 64}, w)
+				if shift := k%4*8 + chain*4; shift > 0 {
 					VPSRLD(U8(shift), w, w)
 				}
 				VPERMPS(table, w, w)
 			} else {
-				VPMOVSXBD(Mem{Base: quants, Disp: 256*half + 16*k}, w)
+				VPMOVSXBD(Mem{Base: quants, Disp: 16 * (from + k)}, w)
 				VCVTDQ2PS(w, w)
 			}
 			VMULPS(scale, w, w)
-			if p.offset {
+			switch {
+			case p.offset && p.groups:
+				VSUBPS(offset, w, w)
+			case p.offset:
 				VADDPS(offset, w, w)
 			}
 			columns[k] = w
 		}
 		to := GP64()
-		LEAQ(Mem{Base: dst, Disp: 64 * half}, to)
+		LEAQ(Mem{Base: dst, Disp: 4 * first}, to)
 		for i, row := range v.transposed(columns) {
 			VMOVUPS(row, Mem{Base: to})
 			if i < 15 {
@@ -253,13 +373,14 @@ func (v isa) widenPacked(p packedType) {
 			}
 		}
 	}
-	ADDQ(U32(p.head), head)
-	bytes := 512
-	if p.nibble {
-		bytes = 256
+	ADDQ(U32(64*p.steps), quants)
+	ADDQ(U32(4*p.columns()), dst)
+	if p.parts > 1 {
+		scales.next()
+		DECQ(parts)
+		JNZ(LabelRef(part))
 	}
-	ADDQ(U32(bytes), quants)
-	ADDQ(U32(128), dst)
+	ADDQ(U32(p.head), head)
 	DECQ(blocks)
 	JNZ(LabelRef(block))
 	end()
