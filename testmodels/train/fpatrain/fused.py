@@ -1,0 +1,114 @@
+"""The penalised softmax with its gradient, fused: fused.c where a C compiler is found, the
+same in torch operations otherwise.
+
+Training time is mostly this operation. In torch it makes about twenty passes over [T, T]
+matrices in memory and a loop over rows in Python; in C a matrix stays in cache.
+"""
+
+import ctypes
+import hashlib
+import math
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from .attention import causal_mask, range_minimum
+
+SOURCE = Path(__file__).with_name("fused.c")
+FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The compiled fused.c, None without a compiler. FPATRAIN_FUSED=0 asks for torch."""
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if os.environ.get("FPATRAIN_FUSED") == "0" or compiler is None:
+        return None
+    source = SOURCE.read_bytes()
+    name = hashlib.sha256(source + " ".join(FLAGS).encode()).hexdigest()[:16]
+    folder = Path(tempfile.gettempdir()) / f"fpatrain-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / f"fused-{name}.so"
+    if not path.exists():
+        fresh = folder / f"fused-{name}.{os.getpid()}.so"
+        done = subprocess.run([compiler, *FLAGS, str(SOURCE), "-o", str(fresh), "-lm"], capture_output=True)
+        if done.returncode:
+            return None
+        os.replace(fresh, path)
+    return ctypes.CDLL(str(path))
+
+
+def _pointer(tensor: torch.Tensor | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+
+
+class _Fused(torch.autograd.Function):
+    """logits [n, T, T], field, level [n, T], slope, unit [n], all float32, to
+    weights [n, T, T] and living [n]. field None: plain causal softmax."""
+
+    @staticmethod
+    def forward(ctx, logits, *given):
+        n, steps, _ = logits.shape
+        weights, living, low = torch.empty_like(logits), logits.new_zeros(n), logits.new_empty(steps)
+        library().fpa_forward(
+            ctypes.c_int64(n), ctypes.c_int64(steps), *map(_pointer, (logits, weights, *given, living, low)))
+        ctx.save_for_backward(weights, *given)
+        return weights, living
+
+    @staticmethod
+    def backward(ctx, grad_weights, grad_living):
+        weights, *given = ctx.saved_tensors
+        n, steps, _ = weights.shape
+        grad = torch.empty_like(weights)
+        out = [None if t is None else torch.empty_like(t) for t in given[:3]]
+        low, carry = weights.new_empty(steps, steps), weights.new_empty(steps)
+        library().fpa_backward(
+            ctypes.c_int64(n), ctypes.c_int64(steps),
+            *map(_pointer, (weights, grad_weights.contiguous(), grad, *given,
+                            grad_living.contiguous(), *out, low, carry)))
+        return grad, *out, None
+
+
+def penalised_softmax(
+    logits: torch.Tensor,
+    field: torch.Tensor | None = None,
+    level: torch.Tensor | None = None,
+    slope: torch.Tensor | None = None,
+    unit: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention weights [..., T, T], softmax over j <= i of logits - penalty, and living [...],
+    the sum over j < i of relu(1 - unit * penalty): how much of the cache is alive.
+
+    logits [..., T, T]; field, level [..., T], None for plain softmax; slope, unit broadcast to
+    [...]; unit None counts every key as alive."""
+    shape, steps = logits.shape[:-2], logits.shape[-1]
+    if field is None:
+        level = slope = unit = None
+    else:
+        unit = torch.zeros(()) if unit is None else unit
+        slope, unit = (t.to(logits.dtype).expand(shape) for t in (slope, unit))
+        field, level = field.expand(*shape, steps), level.expand(*shape, steps)
+    if library() is None or logits.dtype != torch.float32:
+        return _in_torch(logits, field, level, slope, unit)
+    flat = [None if t is None else t.to(torch.float32).reshape(-1, *t.shape[len(shape):]).contiguous()
+            for t in (field, level, slope, unit)]
+    weights, living = _Fused.apply(logits.reshape(-1, steps, steps).contiguous(), *flat)
+    return weights.view(logits.shape), living.view(shape)
+
+
+def _in_torch(logits, field, level, slope, unit):
+    """penalised_softmax by its definition, in the type of the logits."""
+    steps = logits.shape[-1]
+    mask = causal_mask(steps, logits.device)
+    if field is None:
+        return torch.softmax(logits.masked_fill(mask, -math.inf), -1), logits.new_zeros(logits.shape[:-2])
+    rise = torch.relu(level.unsqueeze(-2) - range_minimum(field)).to(logits.dtype)
+    penalty = slope[..., None, None] * rise
+    left = torch.relu(1 - unit[..., None, None] * penalty).masked_fill(~mask.mT, 0)
+    weights = torch.softmax((logits - penalty).masked_fill(mask, -math.inf), -1)
+    return weights, left.sum((-1, -2))
