@@ -43,8 +43,13 @@ def library() -> ctypes.CDLL | None:
     return ctypes.CDLL(str(path))
 
 
-def _pointer(tensor: torch.Tensor | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+def _call(name: str, tensors: list[torch.Tensor | None]) -> None:
+    """Calls a function of the library on the tensors (None: NULL), the first [n, T, T].
+
+    They must be contiguous float32, and are kept alive by the list until the call returns."""
+    n, steps, _ = tensors[0].shape
+    pointers = [ctypes.c_void_p(None if t is None else t.data_ptr()) for t in tensors]
+    getattr(library(), name)(ctypes.c_int64(n), ctypes.c_int64(steps), *pointers)
 
 
 class _Fused(torch.autograd.Function):
@@ -55,22 +60,19 @@ class _Fused(torch.autograd.Function):
     def forward(ctx, logits, *given):
         n, steps, _ = logits.shape
         weights, living, low = torch.empty_like(logits), logits.new_zeros(n), logits.new_empty(steps)
-        library().fpa_forward(
-            ctypes.c_int64(n), ctypes.c_int64(steps), *map(_pointer, (logits, weights, *given, living, low)))
+        _call("fpa_forward", [logits, weights, *given, living, low])
         ctx.save_for_backward(weights, *given)
         return weights, living
 
     @staticmethod
     def backward(ctx, grad_weights, grad_living):
         weights, *given = ctx.saved_tensors
-        n, steps, _ = weights.shape
+        steps = weights.shape[-1]
         grad = torch.empty_like(weights)
         out = [None if t is None else torch.empty_like(t) for t in given[:3]]
         low, carry = weights.new_empty(steps, steps), weights.new_empty(steps)
-        library().fpa_backward(
-            ctypes.c_int64(n), ctypes.c_int64(steps),
-            *map(_pointer, (weights, grad_weights.contiguous(), grad, *given,
-                            grad_living.contiguous(), *out, low, carry)))
+        _call("fpa_backward", [weights, grad_weights.contiguous(), grad, *given,
+                               grad_living.contiguous(), *out, low, carry])
         return grad, *out, None
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .attention import Cache, attend, penalties
+from .attention import Cache
+from .fused import penalised_softmax
 
 ACTIVATIONS = {
     "identity": lambda x: x,
@@ -145,11 +146,16 @@ class Attention(nn.Module):
             largest = wq.amax(-1) * wk.amax(-1)
         return (size * largest).reshape(-1).expand(self.config.num_attention_heads)
 
+    def per_unit(self, margin):
+        """1 / (2U + margin) [H]; a key is as alive as 1 - penalty times this is above 0."""
+        return 1 / (2 * self.bound() + margin)
+
     def heads(self, x):
         """Queries, keys, values [B, H, T, d] of the normalised input x [B, T, D]."""
         batch, steps, _ = x.shape
         shape = (batch, steps, self.config.num_attention_heads, self.config.head_dim)
-        q, k, v = (p(x).view(shape).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            p(x).view(shape).transpose(1, 2).to(x.dtype) for p in (self.q_proj, self.k_proj, self.v_proj))
         if self.config.qk_norm != "none":
             q, k = self.q_norm(q), self.k_norm(k)
         if self.config.rope_theta is not None:
@@ -158,6 +164,11 @@ class Attention(nn.Module):
 
     def field(self, x, start=0.0):
         """field and level [B, H, T] in float64; start [B, H] is the walk before x."""
+        # In the type of x whatever autocast says: errors of the increments add up.
+        with torch.autocast(x.device.type, enabled=False):
+            return self._field(x, start)
+
+    def _field(self, x, start):
         inc = ACTIVATIONS[self.config.field_activation](self.field_proj(x)).transpose(1, 2).double()
         if self.config.field_kind == "walk":
             field = inc.cumsum(-1) + (start if isinstance(start, float) else start.unsqueeze(-1))
@@ -172,15 +183,24 @@ class Attention(nn.Module):
             return field, offset
         return field, field + offset
 
-    def forward(self, x):
-        """Output [B, T, D] and the penalties [B, H, T, T] (None for softmax)."""
+    def forward(self, x, margin=None):
+        """Output [B, T, D] and how alive the cache is: the mean over heads and pairs j < i of
+        relu(1 - penalty / (2U + margin)); 1 for softmax, or with margin None."""
         q, k, v = self.heads(x)
-        penalty = None
+        field = level = slope = unit = None
         if self.config.field_kind != "none":
-            field, level = self.field(x)
-            penalty = penalties(field.to(q.dtype), level.to(q.dtype), self.slope().to(q.dtype))
-        y = attend(q, k, v, penalty, self.config.head_dim**-0.5)
-        return self.o_proj(y.transpose(1, 2).reshape(x.shape)), penalty
+            field, level = (t.to(q.dtype) for t in self.field(x))
+            slope = self.slope()
+            unit = None if margin is None else self.per_unit(margin)
+        with torch.autocast(x.device.type, enabled=False):
+            logits = (self.config.head_dim**-0.5 * q) @ k.mT
+            weights, living = penalised_softmax(logits, field, level, slope, unit)
+            y = weights @ v
+        alive = torch.ones(())
+        if unit is not None:
+            pairs = living.numel() * x.shape[1] * (x.shape[1] - 1) / 2
+            alive = living.sum() / max(1.0, pairs)
+        return self.o_proj(y.transpose(1, 2).reshape(x.shape)), alive
 
 
 class MLP(nn.Module):
@@ -207,10 +227,10 @@ class Block(nn.Module):
         self.post_attention_layernorm = RMSNorm((config.hidden_size,), config.rms_norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x):
-        y, penalty = self.self_attn(self.input_layernorm(x))
+    def forward(self, x, margin=None):
+        y, alive = self.self_attn(self.input_layernorm(x), margin)
         x = x + y
-        return x + self.mlp(self.post_attention_layernorm(x)), penalty
+        return x + self.mlp(self.post_attention_layernorm(x)), alive
 
 
 class Decoder(nn.Module):
@@ -240,14 +260,14 @@ class Decoder(nn.Module):
             for layer in (attn.o_proj, mlp.down_proj):
                 nn.init.normal_(layer.weight, std=added * layer.in_features**-0.5)
 
-    def forward(self, ids):
-        """Logits [B, T, V] and a list of the layers' penalties."""
+    def forward(self, ids, margin=None):
+        """Logits [B, T, V], and how alive the cache is, the mean over layers (see Attention)."""
         x = self.embed_tokens(ids)
-        all_penalties = []
+        alive = []
         for block in self.layers:
-            x, penalty = block(x)
-            all_penalties.append(penalty)
-        return self.lm_head(self.norm(x)), all_penalties
+            x, share = block(x, margin)
+            alive.append(share)
+        return self.lm_head(self.norm(x)), torch.stack(alive).mean()
 
 
 class Session:

@@ -60,17 +60,6 @@ def pressure_weight(step, recipe):
     return recipe.pressure * min(1.0, max(0.0, rise))
 
 
-def living(penalty, bound, margin):
-    """Mean over heads and pairs j < i of relu(1 - penalty / (2U + margin)): 1 when every
-    key is fully alive, 0 when all are dead. penalty [B, H, T, T], bound [H]."""
-    per_unit = (1 / (2 * bound + margin)).view(1, -1, 1, 1)
-    batch, heads, steps, _ = penalty.shape
-    # On and above the diagonal penalties are 0, so these entries add 1 each.
-    outside = batch * heads * steps * (steps + 1) / 2
-    pairs = batch * heads * steps * (steps - 1) / 2
-    return (torch.relu(1 - per_unit * penalty).sum() - outside) / pairs
-
-
 def train(config, recipe, tokenizer, log=print, model=None):
     """A trained Decoder: a new one, or `model` trained further (its optimiser starts anew).
     Deterministic for a seed and a number of threads."""
@@ -84,17 +73,13 @@ def train(config, recipe, tokenizer, log=print, model=None):
     for step in range(recipe.steps):
         ids, answers, texts = data.training_batch(
             rng, pieces, *data.phase(step, recipe.steps, recipe.phases), recipe.repetitive)
-        logits, penalties = model(ids[:, :-1])
+        weight = pressure_weight(step, recipe)
+        logits, alive = model(ids[:, :-1], recipe.margin if weight else None)
         nll = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
         text_loss = nll[texts[:, 1:].flatten()].mean()
         answer_loss = nll[answers[:, 1:].flatten()].mean()
         loss = text_loss + answer_loss
-        weight = pressure_weight(step, recipe)
-        alive = torch.zeros(())
-        if weight and penalties[0] is not None:
-            alive = torch.stack([
-                living(p, block.self_attn.bound(), recipe.margin)
-                for p, block in zip(penalties, model.layers)]).mean()
+        if weight:
             loss = loss + weight * alive
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(step, recipe) * group["factor"]

@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fpatrain import evaluate, export, golden, tokens
+from fpatrain import attention, evaluate, export, golden, tokens
 from fpatrain.model import Config, Decoder, Session, rotate
-from fpatrain.training import Recipe, living, pressure_weight, train
+from fpatrain.training import Recipe, pressure_weight, train
 
 VARIANTS = [
     {},
@@ -49,8 +49,8 @@ def test_incremental_run_agrees(changes):
 def test_softmax_with_rope_is_relative():
     model = decoder(field_kind="none", rope_theta=10000.0)
     ids = torch.randint(0, 60, (1, 12))
-    logits, penalties = model(ids)
-    assert penalties == [None, None] and torch.isfinite(logits).all()
+    logits, alive = model(ids, 5.0)
+    assert alive == 1 and torch.isfinite(logits).all()
     q = torch.randn(1, 1, 1, 8)
     dots = [(rotate(q, 100.0, n) * rotate(q.flip(-1), 100.0, n + 3)).sum() for n in (0, 5, 40)]
     assert torch.allclose(torch.stack(dots), dots[0].expand(3), atol=1e-4)
@@ -64,6 +64,9 @@ def test_absolute_level_on_a_walk_is_refused():
 @pytest.mark.parametrize("changes", VARIANTS[:4])
 def test_export_round_trip(tmp_path, changes):
     model, tokenizer = decoder(**changes), tokens.build()
+    with torch.no_grad():  # as export rounds
+        for name, parameter in model.named_parameters():
+            parameter.copy_(export.rounded(name, parameter))
     export.write_model(tmp_path, model, tokenizer)
     again = export.load(tmp_path)
     ids = torch.randint(0, 60, (2, 30))
@@ -92,12 +95,19 @@ def test_golden_forward_agrees(tmp_path, changes):
         assert stored[f"pos.{steps}"][-1] == steps - 1
 
 
-def test_living_is_the_mean_over_pairs():
-    penalty = torch.rand(2, 3, 9, 9).tril(-1) * 30
-    bound = torch.tensor([1.0, 2.0, 3.0])
-    terms = [max(0.0, 1 - penalty[b, h, i, j].item() / (2 * bound[h].item() + 5))
-             for b in range(2) for h in range(3) for i in range(9) for j in range(i)]
-    assert abs(living(penalty, bound, 5.0).item() - sum(terms) / len(terms)) < 1e-5
+def test_alive_is_the_mean_over_pairs():
+    model = decoder()
+    ids = torch.randint(0, 60, (2, 9))
+    terms, x = [], model.embed_tokens(ids)
+    for block in model.layers:
+        attn, h = block.self_attn, block.input_layernorm(x)
+        field, level = attn.field(h)
+        penalty, bound = attention.penalties(field, level, attn.slope()), attn.bound()
+        terms += [max(0.0, 1 - penalty[b, h, i, j].item() / (2 * bound[h].item() + 5))
+                  for b in range(2) for h in range(4) for i in range(9) for j in range(i)]
+        x, _ = block(x)
+    assert abs(model(ids, 5.0)[1].item() - sum(terms) / len(terms)) < 1e-5
+    assert model(ids)[1] == 1
 
 
 def test_pressure_rises_from_zero_to_full():
