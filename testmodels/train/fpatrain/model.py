@@ -87,15 +87,22 @@ def rotate(x, theta, start=0):
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
+# Slopes at the start, repeated over the heads: small, since a dead key passes no gradient.
+SLOPES = (1.5, 0.5, 0.5, 0.5)
+
+
+def starting_biases(activation, layer):
+    """Biases of the field's increments at the start, repeated over the heads of a layer: three
+    recency heads, one nearly without drift. Gates (log_sigmoid) forget within 1.4 to 400 tokens."""
+    if activation == "log_sigmoid":
+        return (0.0, 2.0, 4.0, 6.0)
+    return (-1.5, -0.5, -0.15, -0.05 if layer == 0 else 0.05)
+
+
 class Attention(nn.Module):
     """Self-attention of one layer; see forward for the order of its parts."""
 
-    # Starting values of the walk's drift and of the slopes, repeated over the heads:
-    # three recency heads, one nearly without drift.
-    BIASES = (-1.5, -0.5, -0.15, None)
-    SLOPES = (1.5, 0.5, 0.5, 0.5)
-
-    def __init__(self, config, steady_bias):
+    def __init__(self, config, number):
         super().__init__()
         self.config = config
         dim, heads = config.hidden_size, config.num_attention_heads
@@ -111,7 +118,7 @@ class Attention(nn.Module):
             return
         self.field_proj = nn.Linear(dim, heads)
         nn.init.normal_(self.field_proj.weight, std=0.15 / math.sqrt(dim))
-        biases = [b if b is not None else steady_bias for b in self.BIASES]
+        biases = starting_biases(config.field_activation, number)
         with torch.no_grad():
             self.field_proj.bias.copy_(torch.tensor((biases * heads)[:heads]))
         if config.level_kind in ("relative", "absolute"):
@@ -125,7 +132,7 @@ class Attention(nn.Module):
         if config.level_kind == "absolute" and config.field_kind != "direct":
             raise ValueError("level_kind 'absolute' needs field_kind 'direct'")
         if config.learned_slope:
-            start = torch.tensor((self.SLOPES * heads)[:heads])
+            start = torch.tensor((SLOPES * heads)[:heads])
             self.slope_raw = nn.Parameter(torch.log(torch.expm1(start)))
 
     def slope(self):
@@ -220,10 +227,10 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """Attention and MLP, each on the normalised stream and added to it."""
 
-    def __init__(self, config, steady_bias):
+    def __init__(self, config, number):
         super().__init__()
         self.input_layernorm = RMSNorm((config.hidden_size,), config.rms_norm_eps)
-        self.self_attn = Attention(config, steady_bias)
+        self.self_attn = Attention(config, number)
         self.post_attention_layernorm = RMSNorm((config.hidden_size,), config.rms_norm_eps)
         self.mlp = MLP(config)
 
@@ -236,14 +243,11 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """Token ids [B, T] to logits [B, T, V]."""
 
-    def __init__(self, config, steady_biases=(-0.05, 0.05)):
+    def __init__(self, config):
         super().__init__()
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        last = len(steady_biases) - 1
-        self.layers = nn.ModuleList(
-            Block(config, steady_biases[min(n, last)]) for n in range(config.num_hidden_layers)
-        )
+        self.layers = nn.ModuleList(Block(config, n) for n in range(config.num_hidden_layers))
         self.norm = RMSNorm((config.hidden_size,), config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self._start()

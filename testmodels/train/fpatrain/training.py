@@ -29,8 +29,6 @@ class Recipe:
     phases: tuple = data.PHASES
     # Share of keys of few digits.
     repetitive: float = 0.0
-    # Drift at the start of the fourth head, a layer.
-    steady_biases: tuple = (-0.05, 0.05)
 
 
 def parameter_groups(model, rate):
@@ -67,7 +65,7 @@ def train(config, recipe, tokenizer, log=print, model=None):
     rng = random.Random(f"train-{recipe.seed}")
     pieces = data.Pieces(tokenizer)
     if model is None:
-        model = Decoder(config, recipe.steady_biases)
+        model = Decoder(config)
     optimiser = torch.optim.AdamW(parameter_groups(model, recipe.rate), betas=(0.9, 0.98))
     began = time.time()
     for step in range(recipe.steps):
