@@ -72,12 +72,13 @@ def key_number(rng, repetitive):
     return grammar.key_number(rng)
 
 
-def compose(rng, pieces, length, names, depths, asked, distractors=DISTRACTORS, repetitive=0.0):
+def compose(rng, pieces, length, names, depths, asked, distractors=DISTRACTORS, repetitive=0.0,
+            wordings=grammar.NEEDLES):
     """A sample whose prompt and answer take exactly `length` tokens.
 
     names are the keys told, depths (0 to 1) where among the filler; asked indexes
     them; distractors is the share of filler with a number of its own, repetitive that of
-    keys with few digits."""
+    keys with few digits; wordings tell the keys."""
     numbers = []
     while len(numbers) < len(names):
         number = key_number(rng, repetitive)
@@ -85,7 +86,7 @@ def compose(rng, pieces, length, names, depths, asked, distractors=DISTRACTORS, 
             numbers.append(number)
     end = grammar.question(names[asked])
     while True:
-        needles = [grammar.needle(rng, name, number) for name, number in zip(names, numbers)]
+        needles = [grammar.needle(rng, name, number, wordings) for name, number in zip(names, numbers)]
         room = length - 1 - ANSWER_TOKENS - len(pieces.ids(end))
         room -= sum(len(pieces.ids(text)) for text in needles)
         if room < 18:
@@ -145,12 +146,14 @@ def training_batch(rng, pieces, length, sequences, most_keys, distractors=DISTRA
 
 
 def evaluation_sample(seed, pieces, task, length, index, count):
-    """Prompt `index` of `count` of a task ("one" or "three") at a length.
+    """Prompt `index` of `count` of a task at a length.
 
-    The asked key lies at depth index / (count - 1); the other two anywhere."""
+    "one" key, or "three", or three told in wordings never trained on: "unseen" or
+    "number-first". The asked key lies at depth index / (count - 1); the others anywhere."""
     rng = random.Random(f"eval-{seed}-{task}-{length}-{index}")
     depth = index / (count - 1) if count > 1 else 0.5
     if task == "one":
         return compose(rng, pieces, length, [grammar.PLAIN], [depth], 0)
     names = rng.sample(grammar.COLOURS, 3)
-    return compose(rng, pieces, length, names, [depth, rng.random(), rng.random()], 0)
+    wordings = {"three": grammar.NEEDLES, "unseen": grammar.UNSEEN, "number-first": grammar.NUMBER_FIRST}
+    return compose(rng, pieces, length, names, [depth, rng.random(), rng.random()], 0, wordings=wordings[task])

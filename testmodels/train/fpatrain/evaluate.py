@@ -10,7 +10,7 @@ EXACT = 2.0**-25  # removed weight allowed in total a query head in exact mode
 FACTORS = (1, 2, 4, 8, 16, 32, 64)
 
 
-def generate(model, rows, eps, limit=12, chunk=32):
+def generate(model, rows, eps, limit=12, chunk=32, pause=lambda: None):
     """Greedy continuations of prompts of one length (lists of ids), up to and with the end
     token, at most `limit` tokens; and the keys held at the end, [layers, B, H].
 
@@ -18,6 +18,7 @@ def generate(model, rows, eps, limit=12, chunk=32):
     ids = torch.tensor(rows)
     session = Session(model, len(rows), eps)
     for part in ids.split(chunk, 1):
+        pause()
         logits = session.feed(part)
     out = []
     for n in range(limit):
@@ -32,13 +33,13 @@ def generate(model, rows, eps, limit=12, chunk=32):
     return texts, session.live(), session.tokens
 
 
-def measure(model, tokenizer, task, factor, count=50, eps=EXACT, seed=0):
+def measure(model, tokenizer, task, factor, count=50, eps=EXACT, seed=0, pause=lambda: None):
     """Share of exact answers (end token included), share of keys held, and the keys held a
     head ([layers, H], mean over prompts) of a task at factor x the training length."""
     pieces = data.Pieces(tokenizer)
     length = factor * data.TRAINING_LENGTH
     samples = [data.evaluation_sample(seed, pieces, task, length, n, count) for n in range(count)]
-    texts, live, tokens = generate(model, [s.ids for s in samples], eps)
+    texts, live, tokens = generate(model, [s.ids for s in samples], eps, pause=pause)
     right = 0
     for sample, text in zip(samples, texts):
         want = pieces.ids(grammar.answer(sample.number), first=True) + [END_ID]

@@ -25,6 +25,19 @@ NEEDLES = (
     "Note the {name} key: {number}.",
 )
 
+# Wordings that are never trained on: in an order known from others, and with the number first.
+UNSEEN = (
+    "Remember the {name} key: {number}.",
+    "The {name} key, which is {number}.",
+    "Note that the {name} key is {number}.",
+    "For the {name} key: {number}.",
+)
+NUMBER_FIRST = (
+    "Remember that {number} is the {name} key.",
+    "The key {number} is the {name} key.",
+    "Keep {number}, which is the {name} key.",
+)
+
 NUMBERED = (
     "The {person} counted {number} {things}.",
     "There were {number} {things} in the {place}.",
@@ -72,9 +85,9 @@ def sentence(rng, forbidden=(), numbers=0.15):
     return numbered(rng, forbidden) if rng.random() < numbers else filler(rng)
 
 
-def needle(rng, name, number):
+def needle(rng, name, number, wordings=NEEDLES):
     """A sentence that says the number of a key."""
-    return rng.choice(NEEDLES).format(name=name, number=number)
+    return rng.choice(wordings).format(name=name, number=number)
 
 
 def question(name):

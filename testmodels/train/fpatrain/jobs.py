@@ -1,13 +1,15 @@
 """All runs behind docs/claims.md, in the order in which they are wanted."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from statistics import mean
 
-from . import synthetic
+from . import language, passkeys, synthetic
 from .results import Job, Results, settings_of
 
 LENGTHS = (32, 64, 128, 256)
-RATES = (3e-3, 1e-2, 3e-2)
+RATES = (1e-2, 3e-3, 3e-2)
 
 
 def _run_synthetic(job: Job, folder, pause, log) -> dict:
@@ -32,17 +34,103 @@ def best_rate(results: Results, task: str, method: str, n: int = LENGTHS[0]) -> 
 
 def synthetic_jobs(results: Results, lengths=LENGTHS) -> Iterator[Job]:
     """Every rate at the shortest length; the best of them at the others."""
-    for n in lengths:
-        for task in synthetic.TASKS:
-            for method in synthetic.METHODS:
-                if n == LENGTHS[0]:
-                    for rate in RATES:
-                        yield synthetic_job(task, method, n, rate)
-                elif (rate := best_rate(results, task, method)) is not None:
-                    yield synthetic_job(task, method, n, rate)
+    every = [(task, method) for task in synthetic.TASKS for method in synthetic.METHODS]
+    for rate in RATES:
+        yield from (synthetic_job(*which, lengths[0], rate) for which in every)
+    for n in lengths[1:]:
+        for which in every:
+            if (rate := best_rate(results, *which)) is not None:
+                yield synthetic_job(*which, n, rate)
 
 
-def all_jobs(results: Results, only: tuple[str, ...] = ()) -> Iterator[Job]:
-    """Jobs of the experiments named, or of all."""
+# Passkey: methods with their pressure on living keys, and what is tried for each of them.
+VARIANTS = (("fpa", 1.0), ("fox", 0.0), ("softmax-rope", 0.0), ("fox", 1.0), ("fpa", 0.0))
+PASSKEY_RATES = (2e-3, 4e-3, 8e-3)
+SEEDS = (0, 1, 2)
+
+
+def _run_passkey(job: Job, folder, pause, log) -> dict:
+    return passkeys.run(passkeys.Settings(**job.settings), folder, pause, log)
+
+
+def passkey_job(settings: passkeys.Settings) -> Job:
+    return Job("passkey", settings_of(settings), _run_passkey)
+
+
+def passkey_sweep(task: str, method: str, pressure: float) -> list[passkeys.Settings]:
+    """What is tried, on seed 0."""
+    schedules = [name for of, name in passkeys.SCHEDULES if of == task]
+    return [passkeys.Settings(task, method, pressure, rate, name)
+            for name in schedules for rate in PASSKEY_RATES]
+
+
+def best_passkey(results: Results, task: str, method: str, pressure: float) -> passkeys.Settings | None:
+    """The settings of the sweep with the most right answers over all lengths measured; None
+    before all of them are."""
+    found = {}
+    for settings in passkey_sweep(task, method, pressure):
+        result = results.find("passkey", settings_of(settings))
+        if result is None:
+            return None
+        found[settings] = mean(result["right"][task].values())
+    return max(found, key=found.get)
+
+
+def passkey_jobs(results: Results) -> Iterator[Job]:
+    """The sweeps, then the other seeds at the best settings."""
+    for task in passkeys.STEPS:
+        for variant in VARIANTS:
+            yield from map(passkey_job, passkey_sweep(task, *variant))
+        for variant in VARIANTS:
+            best = best_passkey(results, task, *variant)
+            if best is not None:
+                yield from (passkey_job(replace(best, seed=seed)) for seed in SEEDS)
+
+
+LANGUAGE_METHODS = ("fpa", "fox", "softmax-rope")
+LANGUAGE_RATES = (2e-3, 4e-3, 8e-3)
+SWEEP_STEPS = 250
+LANGUAGE_PRESSURE = 0.1
+
+
+def language_job(settings: language.Settings, text: Path) -> Job:
+    return Job("language", settings_of(settings), lambda job, folder, pause, log: language.run(
+        language.Settings(**job.settings), text, folder, pause, log))
+
+
+def best_language(results: Results, method: str) -> float | None:
+    """The rate with the least loss in the short runs; None before all are done."""
+    found = {}
+    for rate in LANGUAGE_RATES:
+        result = results.find("language", settings_of(language.Settings(method, rate, steps=SWEEP_STEPS)))
+        if result is None:
+            return None
+        found[rate] = result["losses"]["1"]
+    return min(found, key=found.get)
+
+
+def language_jobs(results: Results, text: Path) -> Iterator[Job]:
+    """Short runs at every rate, then long ones: all methods with seed 0, what pressure costs
+    FPA and does to FoX, and the other seeds."""
+    for method in LANGUAGE_METHODS:
+        for rate in LANGUAGE_RATES:
+            yield language_job(language.Settings(method, rate, steps=SWEEP_STEPS), text)
+    plain = [(method, 0.0) for method in LANGUAGE_METHODS]
+    pressed = [(method, LANGUAGE_PRESSURE) for method in ("fpa", "fox")]
+    wanted = [(*variant, seed) for seed in SEEDS for variant in plain + pressed]
+    # Methods before pressure, except that seed 0 has both first.
+    wanted.sort(key=lambda w: (w[2] > 0, w[2] > 0 and w[1] > 0))
+    for method, pressure, seed in wanted:
+        rate = best_language(results, method)
+        if rate is not None:
+            yield language_job(language.Settings(method, rate, seed, pressure=pressure), text)
+
+
+def all_jobs(results: Results, only: tuple[str, ...] = (), text: Path = Path("english")) -> Iterator[Job]:
+    """Jobs of the experiments named, or of all; `text` is where english.fetch put the text."""
     if not only or "synthetic" in only:
         yield from synthetic_jobs(results)
+    if not only or "passkey" in only:
+        yield from passkey_jobs(results)
+    if not only or "language" in only:
+        yield from language_jobs(results, text)

@@ -137,6 +137,8 @@ class Attention(nn.Module):
 
     def slope(self):
         """Effective slopes [H], >= 0."""
+        if self.config.field_kind == "none":
+            return torch.zeros(self.config.num_attention_heads)
         if self.config.learned_slope:
             return F.softplus(self.slope_raw)
         return torch.ones(self.config.num_attention_heads)
@@ -157,8 +159,9 @@ class Attention(nn.Module):
         """1 / (2U + margin) [H]; a key is as alive as 1 - penalty times this is above 0."""
         return 1 / (2 * self.bound() + margin)
 
-    def heads(self, x):
-        """Queries, keys, values [B, H, T, d] of the normalised input x [B, T, D]."""
+    def heads(self, x, start=0):
+        """Queries, keys, values [B, H, T, d] of the normalised input x [B, T, D], whose first
+        position is `start`."""
         batch, steps, _ = x.shape
         shape = (batch, steps, self.config.num_attention_heads, self.config.head_dim)
         q, k, v = (
@@ -166,16 +169,20 @@ class Attention(nn.Module):
         if self.config.qk_norm != "none":
             q, k = self.q_norm(q), self.k_norm(k)
         if self.config.rope_theta is not None:
-            q, k = rotate(q, self.config.rope_theta), rotate(k, self.config.rope_theta)
+            q, k = (rotate(t, self.config.rope_theta, start) for t in (q, k))
         return q, k, v
 
     def field(self, x, start=0.0):
-        """field and level [B, H, T] in float64; start [B, H] is the walk before x."""
+        """field and level [B, H, T] in float64; start [B, H] is the walk before x. Both are 0
+        for softmax."""
         # In the type of x whatever autocast says: errors of the increments add up.
         with torch.autocast(x.device.type, enabled=False):
             return self._field(x, start)
 
     def _field(self, x, start):
+        if self.config.field_kind == "none":
+            flat = torch.zeros(x.shape[0], self.config.num_attention_heads, x.shape[1], dtype=torch.float64)
+            return flat, flat
         inc = ACTIVATIONS[self.config.field_activation](self.field_proj(x)).transpose(1, 2).double()
         if self.config.field_kind == "walk":
             field = inc.cumsum(-1) + (start if isinstance(start, float) else start.unsqueeze(-1))
@@ -278,12 +285,10 @@ class Session:
     """Incremental run of a batch of sequences with caches that drop dead keys.
 
     eps is the removed weight allowed in total a query head (2^-25: exact mode), None
-    keeps all keys. For walks and direct fields without rotary embedding."""
+    keeps all keys, as softmax does anyway."""
 
     def __init__(self, model, batch, eps):
         config = model.config
-        if config.rope_theta is not None or config.field_kind == "none":
-            raise ValueError("Session is for FPA models without rotary embedding")
         self.model = model
         self.tokens = 0
         self.caches, self.walks, self.slopes = [], [], []
@@ -303,7 +308,7 @@ class Session:
         for n, block in enumerate(self.model.layers):
             attn = block.self_attn
             h = block.input_layernorm(x)
-            q, k, v = attn.heads(h)
+            q, k, v = attn.heads(h, self.tokens)
             field, level = attn.field(h, self.walks[n])
             self.walks[n] = field[..., -1]
             y = self.caches[n].attend(q, k, v, field, level, self.slopes[n], scale)

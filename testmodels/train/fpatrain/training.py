@@ -58,9 +58,9 @@ def pressure_weight(step, recipe):
     return recipe.pressure * min(1.0, max(0.0, rise))
 
 
-def train(config, recipe, tokenizer, log=print, model=None):
+def train(config, recipe, tokenizer, log=print, model=None, pause=lambda: None):
     """A trained Decoder: a new one, or `model` trained further (its optimiser starts anew).
-    Deterministic for a seed and a number of threads."""
+    pause is called before every step. Deterministic for a seed and a number of threads."""
     torch.manual_seed(recipe.seed)
     rng = random.Random(f"train-{recipe.seed}")
     pieces = data.Pieces(tokenizer)
@@ -69,6 +69,7 @@ def train(config, recipe, tokenizer, log=print, model=None):
     optimiser = torch.optim.AdamW(parameter_groups(model, recipe.rate), betas=(0.9, 0.98))
     began = time.time()
     for step in range(recipe.steps):
+        pause()
         ids, answers, texts = data.training_batch(
             rng, pieces, *data.phase(step, recipe.steps, recipe.phases), recipe.repetitive)
         weight = pressure_weight(step, recipe)

@@ -53,7 +53,7 @@ def test_batches_fill_their_length(tokenizer):
         assert (ids[:, 0] == tokens.BOS_ID).all() and (ids[:, -1] == tokens.END_ID).all()
 
 
-@pytest.mark.parametrize("task", ["one", "three"])
+@pytest.mark.parametrize("task", ["one", "three", "unseen", "number-first"])
 def test_evaluation_samples(tokenizer, task):
     pieces = data.Pieces(tokenizer)
     depths = []

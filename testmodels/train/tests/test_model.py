@@ -20,6 +20,7 @@ VARIANTS = [
     {"field_kind": "direct", "level_kind": "absolute", "field_activation": "identity"},
     {"field_activation": "log_sigmoid", "level_kind": "tied", "learned_slope": False},
     {"field_activation": "neg_softplus", "level_kind": "tied"},
+    {"field_kind": "none", "rope_theta": 100.0},
 ]
 
 
