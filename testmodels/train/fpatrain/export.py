@@ -16,9 +16,13 @@ from .tokens import BOS, END
 EXACT = ("norm", "field_proj", "level_proj", "slope", "bias")
 
 
+def _kept_exact(name):
+    return any(part in name for part in EXACT)
+
+
 def rounded(name, value):
     """Matrices hold numbers that half precision has, so an F16 file loses nothing."""
-    return value if any(part in name for part in EXACT) else value.half().float()
+    return value if _kept_exact(name) else value.half().float()
 
 
 def tensors(model):
@@ -46,7 +50,7 @@ def load(folder):
     model = Decoder(config)
     state = {}
     for name, value in load_file(folder / "model.safetensors").items():
-        name = name.removeprefix("model.")
+        name, value = name.removeprefix("model."), value.float()
         if name.endswith("self_attn.slope"):
             name, value = name + "_raw", value + torch.log(-torch.expm1(-value))
         if name.endswith(("q_norm.weight", "k_norm.weight")) and value.dim() == 2:
@@ -60,8 +64,9 @@ def write_json(path, value):
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def write_model(folder, model, tokenizer):
-    """config.json, generation_config.json, tokenizer files and model.safetensors."""
+def write_model(folder, model, tokenizer, half=False):
+    """config.json, generation_config.json, tokenizer files and model.safetensors; with half
+    the matrices as float16, which loses nothing."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", model.config.checkpoint())
@@ -71,7 +76,10 @@ def write_model(folder, model, tokenizer):
     write_json(folder / "tokenizer_config.json", {
         "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": END,
         "add_bos_token": True, "add_eos_token": False, "clean_up_tokenization_spaces": False})
-    save_file(tensors(model), folder / "model.safetensors", metadata={"format": "pt"})
+    told = tensors(model)
+    if half:
+        told = {name: value if _kept_exact(name) else value.half() for name, value in told.items()}
+    save_file(told, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def write_evaluation(path, tokenizer, task, factors, count=50, seed=0):

@@ -1,5 +1,6 @@
 """All runs behind docs/claims.md, in the order in which they are wanted."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from statistics import mean
 
 from . import language, passkeys, synthetic
 from .results import Job, Results, settings_of
+from .tool import Tool, passkey, perplexity
 
 LENGTHS = (32, 64, 128, 256)
 RATES = (1e-2, 3e-3, 3e-2)
@@ -134,3 +136,17 @@ def all_jobs(results: Results, only: tuple[str, ...] = (), text: Path = Path("en
         yield from passkey_jobs(results)
     if not only or "language" in only:
         yield from language_jobs(results, text)
+
+
+def tool_jobs(tool: Tool, checkpoints: Path, text: Path) -> Iterator[Job]:
+    """An evaluation by fparun for every checkpoint in the folder (those with a run.json)."""
+    for path in sorted(checkpoints.glob("*/run.json")):
+        told = json.loads(path.read_text())
+
+        def run(job, folder, pause, log, checkpoint=path.parent):
+            settings = dict(job.settings)
+            if settings.pop("experiment") == "passkey":
+                return passkey(tool, checkpoint, passkeys.Settings(**settings), checkpoints, pause, log)
+            return perplexity(tool, checkpoint, language.Settings(**settings), text, pause, log)
+
+        yield Job("tool", told, run)

@@ -125,7 +125,7 @@ def run(settings: Settings, text: Path, folder: Path,
     """Trains, exports and measures; what is measured is the exported model."""
     corpus = Corpus(text)
     model, seconds = train(settings, corpus, folder, pause, log)
-    export.write_model(folder, model, corpus.tokenizer)
+    export.write_model(folder, model, corpus.tokenizer, half=True)
     model = export.load(folder)
     losses = {str(f): round(loss_at(model, corpus.valid, f * LENGTH, pause), 5) for f in factors}
     log(f"{settings}  losses {losses}")

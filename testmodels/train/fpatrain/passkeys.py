@@ -53,7 +53,7 @@ def run(settings: Settings, folder: Path, pause: Callable[[], None] = lambda: No
     began = time.time()
     model = train(config, recipe, tokenizer, log, pause=pause)
     seconds = time.time() - began
-    export.write_model(folder, model, tokenizer)
+    export.write_model(folder, model, tokenizer, half=True)
     model = export.load(folder)
     out = {"training_seconds": round(seconds, 1), "right": {}, "kept": {},
            "parameters": sum(p.numel() for p in model.parameters())}

@@ -131,7 +131,11 @@ def work(jobs: Callable[[Results], Iterable[Job]], results: Results, checkpoints
                     continue
                 log(f"--- {job.name}")
                 began = time.time()
-                result = job.run(job, checkpoints / job.name, pause, log)
+                folder = checkpoints / job.name
+                result = job.run(job, folder, pause, log)
+                if folder.is_dir():
+                    told = {"experiment": job.experiment, **job.settings}
+                    (folder / "run.json").write_text(json.dumps(told, indent=2) + "\n")
                 results.add(job, result, time.time() - began)
                 return True
         return False

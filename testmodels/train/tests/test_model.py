@@ -72,6 +72,8 @@ def test_export_round_trip(tmp_path, changes):
     again = export.load(tmp_path)
     ids = torch.randint(0, 60, (2, 30))
     assert torch.allclose(model(ids)[0], again(ids)[0], atol=1e-5)
+    export.write_model(tmp_path / "half", model, tokenizer, half=True)
+    assert torch.equal(export.load(tmp_path / "half")(ids)[0], again(ids)[0])
     stored = load_file(tmp_path / "model.safetensors")
     assert stored["lm_head.weight"].shape == (60, 32)
     slope = stored["model.layers.1.self_attn.slope"]
