@@ -31,13 +31,13 @@ import (
 // NaN, the result is too, if not always the same one.
 
 //go:noescape
-func tileProduct1(c *float32, a *byte, aBlock int, b *byte, bBlock, steps, groups, more int)
+func tileProduct1(c *float32, a *byte, aBlock int, b *byte, bBlock, steps, panels, more int, ahead ahead)
 
 //go:noescape
-func tileProduct2(c *float32, a *byte, aBlock int, b *byte, bBlock, steps, groups, more int)
+func tileProduct2(c *float32, a *byte, aBlock int, b *byte, bBlock, steps, panels, more int, ahead ahead)
 
 //go:noescape
-func tileProduct3(c *float32, a *byte, aBlock int, b *byte, bBlock, steps, groups, more int)
+func tileProduct3(c *float32, a *byte, aBlock int, b *byte, bBlock, steps, panels, more int, ahead ahead)
 
 const (
 	tileSide    = 16   // rows, or vectors, of a tile
@@ -45,14 +45,14 @@ const (
 	tileBytes   = 1024 // of a tile
 	vectorLimbs = 3
 
-	// tileProduct multiplies panels of rows by groups of vectors.
+	// A panel of rows and a group of vectors are what tileProduct multiplies.
 	panelRows    = 2 * tileSide
 	groupVectors = 2 * tileSide
 	groupSums    = panelRows * groupVectors
 
-	blockSteps  = 8  // tiles of a row at a time, so that a panel stays in the first-level cache
-	blockGroups = 16 // groups of vectors at a time, whose tiles stay in the second-level cache
-	blockPanels = 12 // panels at a time, whose sums stay there
+	blockSteps  = 4  // tiles of a row at a time, so that a panel and a group stay in the first-level cache
+	blockPanels = 12 // panels at a time, whose tiles stay in the second-level cache
+	blockGroups = 16 // groups at a time: the more, the less often rows are split
 )
 
 // weightLimbs is the number of limbs that hold every number of the type.
@@ -153,66 +153,95 @@ func splitTiles(dst []byte, t quant.DType, limbs int, w *byte, stride, m, steps 
 // rows is split once, and multiplied with many groups of vectors.
 func matMulTiles(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
 	limbs, steps := weightLimbs(w.Type), tileSteps(w.Cols)
+	block := max(blockSteps, w.Type.BlockLen()/tileCols)
 	groups := (in.n + groupVectors - 1) / groupVectors
 	panels := (r1 - r0 + panelRows - 1) / panelRows
-	sums, widened, panel := s.tiles(min(blockPanels, panels)*min(blockGroups, groups), min(blockSteps, steps), limbs)
+	sums, widened, rows := s.tiles(min(blockGroups, groups), min(blockPanels, panels), min(block, steps), limbs)
 	for g := 0; g < groups; g += blockGroups {
 		gs := min(blockGroups, groups-g)
 		for p := 0; p < panels; p += blockPanels {
 			ps := min(blockPanels, panels-p)
-			for k := 0; k < steps; k += blockSteps {
-				ks := min(blockSteps, steps-k)
+			for k := 0; k < steps; k += block {
+				ks := min(block, steps-k)
 				half := ks * limbs * tileBytes
-				vectors := &in.limbs[(2*g*steps+k)*vectorLimbs*tileBytes]
-				for i := range ps {
-					r := r0 + (p+i)*panelRows
-					m := min(panelRows, r1-r)
-					splitRows(panel, w, r, min(tileSide, m), k*tileCols, ks, widened)
-					if m > tileSide {
-						splitRows(panel[half:], w, r+tileSide, m-tileSide, k*tileCols, ks, widened)
+				for i := range 2 * ps {
+					r := r0 + p*panelRows + i*tileSide
+					if r < r1 {
+						splitRows(rows[i*half:], w, r, min(tileSide, r1-r), k*tileCols, ks, widened)
 					}
-					tileProduct(limbs, &sums[i*gs*groupSums], &panel[0], half, vectors, steps*vectorLimbs*tileBytes, ks, gs, k)
 				}
-			}
-			for i := range ps {
-				r := r0 + (p+i)*panelRows
 				for j := range gs {
 					t := (g + j) * groupVectors
-					unpack(y[t*ldy+r:], ldy, sums[(i*gs+j)*groupSums:], min(panelRows, r1-r), min(groupVectors, in.n-t))
+					out, last := y[t*ldy+r0+p*panelRows:], k+ks == steps
+					var next ahead
+					switch {
+					case last:
+						next = ahead{pointer(out), min(groupVectors, in.n-t), 4 * ldy, 4 * panelRows / 64, 4 * panelRows}
+					case w.packed.form == nil:
+						// As many rows at a time as bring all groups through all panels.
+						m := (panelRows + gs - 1) / gs
+						next = nextColumns(w, r0+p*panelRows+j*ps*m, m, (k+ks)*tileCols, block)
+					}
+					vectors := &in.limbs[(2*(g+j)*steps+k)*vectorLimbs*tileBytes]
+					group := sums[j*ps*groupSums:]
+					tileProduct(limbs, &group[0], &rows[0], half, vectors, steps*vectorLimbs*tileBytes, ks, ps, k, next)
+					for i := 0; i < ps && last; i++ {
+						r := r0 + (p+i)*panelRows
+						unpack(out[i*panelRows:], ldy, group[i*groupSums:], min(panelRows, r1-r), min(groupVectors, in.n-t))
+					}
 				}
 			}
 		}
 	}
 }
 
-// tiles returns room for the sums of so many groups, for 16 rows of so many steps
-// as float32 numbers, and for a panel of their limbs.
-func (s *Scratch) tiles(groups, steps, limbs int) (sums, widened []float32, panel []byte) {
-	const line = 16 // numbers
-	rows := tileSide * steps * tileCols
-	all := s.floats(groups*groupSums + rows + limbs*rows + line)
-	misplaced := int(uintptr(unsafe.Pointer(&all[0]))/4) % line
-	all = all[(line-misplaced)%line:]
-	sums, all = all[:groups*groupSums], all[groups*groupSums:]
-	widened, all = all[:rows], all[rows:]
-	return sums, widened, unsafe.Slice(pointer(all), 4*limbs*rows)
+// ahead is memory that a product asks the cache for while it computes: for every
+// panel lines of 64 bytes of some rows, those of the next panel next bytes further
+// on. It may reach beyond what exists.
+type ahead struct {
+	at                        *byte
+	rows, stride, lines, next int
 }
 
-// tileProduct multiplies a panel of split rows with groups of split vectors:
+// nextColumns is a block of columns from column c on, of m rows a panel from row r
+// on.
+func nextColumns(w Matrix, r, m, c, block int) ahead {
+	if r >= w.Rows {
+		return ahead{}
+	}
+	length, size, stride := w.Type.BlockLen(), w.Type.BlockBytes(), w.RowBytes()
+	bytes := min(block*tileCols, w.Cols-c) / length * size
+	return ahead{&w.Data[r*stride+c/length*size], m, stride, (bytes + 63) / 64, m * stride}
+}
+
+// tiles returns room for the sums of panels of rows by groups of vectors, for 16
+// rows of so many steps as float32 numbers, and for the limbs of the panels.
+func (s *Scratch) tiles(groups, panels, steps, limbs int) (sums, widened []float32, split []byte) {
+	const line = 16 // numbers
+	row := steps * tileCols
+	all := s.floats(groups*panels*groupSums + tileSide*row + panels*panelRows*row*limbs/2 + line)
+	misplaced := int(uintptr(unsafe.Pointer(&all[0]))/4) % line
+	all = all[(line-misplaced)%line:]
+	sums, all = all[:groups*panels*groupSums], all[groups*panels*groupSums:]
+	widened, all = all[:tileSide*row], all[tileSide*row:]
+	return sums, widened, unsafe.Slice(pointer(all), panels*panelRows*row*limbs*2)
+}
+
+// tileProduct multiplies panels of split rows with a group of split vectors:
 //
-//	c[g][r][v] (+)= sum over steps of row r times vector v of group g
+//	c[p][r][v] (+)= sum over steps of row r of panel p times vector v
 //
-// Sums are added to with more not 0, else set. Either half of the panel is an array
-// of tiles [step][limb]; so is that of 16 vectors, of which a group has two. aBlock
-// and bBlock are the bytes from one to the next.
-func tileProduct(limbs int, c *float32, a *byte, aBlock int, b *byte, bBlock, steps, groups, more int) {
+// Sums are added to with more not 0, else set. Either half of a panel is an array
+// of tiles [step][limb], one after the other; so are the halves of the group. aBlock
+// and bBlock are the bytes from one half to the next.
+func tileProduct(limbs int, c *float32, a *byte, aBlock int, b *byte, bBlock, steps, panels, more int, ahead ahead) {
 	switch limbs {
 	case 1:
-		tileProduct1(c, a, aBlock, b, bBlock, steps, groups, more)
+		tileProduct1(c, a, aBlock, b, bBlock, steps, panels, more, ahead)
 	case 2:
-		tileProduct2(c, a, aBlock, b, bBlock, steps, groups, more)
+		tileProduct2(c, a, aBlock, b, bBlock, steps, panels, more, ahead)
 	default:
-		tileProduct3(c, a, aBlock, b, bBlock, steps, groups, more)
+		tileProduct3(c, a, aBlock, b, bBlock, steps, panels, more, ahead)
 	}
 }
 

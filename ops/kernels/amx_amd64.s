@@ -61,23 +61,44 @@ GLOBL tiles<>(SB), RODATA|NOPTR, $64
 	TILEDOT(2, 5, 6); \
 	TILEDOT(3, 5, 7)
 
-// The frame of a product: the arguments to registers, then groups of 32 vectors.
+// The frame of a product: the arguments to registers, then panels of 32 rows.
 #define BEGIN \
 	LEAQ tiles<>(SB), AX; \
 	TILECONFIG_AX; \
 	MOVQ c+0(FP), DI; \
-	MOVQ b+24(FP), R9; \
-	MOVQ bBlock+32(FP), R10; \
-	MOVQ groups+48(FP), R11; \
-	MOVQ more+56(FP), R12
+	MOVQ a+8(FP), R9; \
+	MOVQ aBlock+16(FP), R10; \
+	MOVQ panels+48(FP), R11; \
+	MOVQ more+56(FP), R12; \
+	MOVQ ahead_at+64(FP), R13
 
-#define BEGIN_GROUP \
-	MOVQ a+8(FP), AX; \
-	MOVQ AX, BX; \
-	ADDQ aBlock+16(FP), BX; \
-	MOVQ R9, DX; \
-	LEAQ (R9)(R10*1), SI; \
+// Besides, each panel asks the cache for what is worked on next: lines of some rows.
+#define BEGIN_PANEL \
+	MOVQ R9, AX; \
+	LEAQ (R9)(R10*1), BX; \
+	MOVQ b+24(FP), DX; \
+	MOVQ DX, SI; \
+	ADDQ bBlock+32(FP), SI; \
 	MOVQ steps+40(FP), R8
+
+#define AHEAD(row, line, done) \
+	MOVQ ahead_rows+72(FP), CX; \
+	MOVQ R13, SI; \
+	TESTQ CX, CX; \
+	JZ    done; \
+row: \
+	MOVQ ahead_lines+88(FP), R8; \
+	MOVQ SI, BX; \
+line: \
+	PREFETCHT0 (BX); \
+	ADDQ $64, BX; \
+	DECQ R8; \
+	JNZ  line; \
+	ADDQ ahead_stride+80(FP), SI; \
+	DECQ CX; \
+	JNZ  row; \
+	ADDQ ahead_next+96(FP), R13; \
+done:
 
 #define CLEAR_SUMS \
 	TILEZERO(0); \
@@ -98,7 +119,7 @@ GLOBL tiles<>(SB), RODATA|NOPTR, $64
 	ADDQ $3072, DX; \
 	ADDQ $3072, SI
 
-#define END_GROUP \
+#define END_PANEL \
 	MOVQ $128, CX; \
 	TILESTORE(0, 0, 7, 1); \
 	TILESTORE(1, 64, 7, 1); \
@@ -107,12 +128,13 @@ GLOBL tiles<>(SB), RODATA|NOPTR, $64
 	ADDQ $4096, DI; \
 	LEAQ (R9)(R10*2), R9
 
-// func tileProduct1(c *float32, a *byte, aBlock int, b *byte, bBlock, steps, groups, more int)
-TEXT ·tileProduct1(SB), NOSPLIT, $0-64
+// func tileProduct1(c *float32, a *byte, aBlock int, b *byte, bBlock, steps, panels, more int, ahead ahead)
+TEXT ·tileProduct1(SB), NOSPLIT, $0-104
 	BEGIN
 
-group:
-	BEGIN_GROUP
+panel:
+	AHEAD(row, line, asked)
+	BEGIN_PANEL
 	CLEAR_SUMS
 	TESTQ R12, R12
 	JZ    begin
@@ -132,18 +154,19 @@ step:
 	NEXT_STEP(1)
 	DECQ R8
 	JNZ  step
-	END_GROUP
+	END_PANEL
 	DECQ R11
-	JNZ  group
+	JNZ  panel
 	TILERELEASE
 	RET
 
-// func tileProduct2(c *float32, a *byte, aBlock int, b *byte, bBlock, steps, groups, more int)
-TEXT ·tileProduct2(SB), NOSPLIT, $0-64
+// func tileProduct2(c *float32, a *byte, aBlock int, b *byte, bBlock, steps, panels, more int, ahead ahead)
+TEXT ·tileProduct2(SB), NOSPLIT, $0-104
 	BEGIN
 
-group:
-	BEGIN_GROUP
+panel:
+	AHEAD(row, line, asked)
+	BEGIN_PANEL
 	CLEAR_SUMS
 	TESTQ R12, R12
 	JZ    begin
@@ -167,18 +190,19 @@ step:
 	NEXT_STEP(2)
 	DECQ R8
 	JNZ  step
-	END_GROUP
+	END_PANEL
 	DECQ R11
-	JNZ  group
+	JNZ  panel
 	TILERELEASE
 	RET
 
-// func tileProduct3(c *float32, a *byte, aBlock int, b *byte, bBlock, steps, groups, more int)
-TEXT ·tileProduct3(SB), NOSPLIT, $0-64
+// func tileProduct3(c *float32, a *byte, aBlock int, b *byte, bBlock, steps, panels, more int, ahead ahead)
+TEXT ·tileProduct3(SB), NOSPLIT, $0-104
 	BEGIN
 
-group:
-	BEGIN_GROUP
+panel:
+	AHEAD(row, line, asked)
+	BEGIN_PANEL
 	CLEAR_SUMS
 	TESTQ R12, R12
 	JZ    begin
@@ -204,8 +228,8 @@ step:
 	NEXT_STEP(3)
 	DECQ R8
 	JNZ  step
-	END_GROUP
+	END_PANEL
 	DECQ R11
-	JNZ  group
+	JNZ  panel
 	TILERELEASE
 	RET

@@ -200,8 +200,11 @@ func (e *Engine) tasksOf(n, rows, bytes int) int {
 		least     = 32       // rows
 	)
 	tasks := each * e.Threads()
-	if n <= few {
+	switch {
+	case n <= few:
 		tasks = max(tasks, bytes/taskBytes)
+	case n >= kernels.ManyVectors: // each task reads all vectors
+		tasks /= 2
 	}
 	return max(1, min(tasks, rows/least))
 }
