@@ -25,7 +25,15 @@ func (e *Engine) NewBatch(n int, t quant.DType, p cache.Policy) (*Batch, error) 
 	if n < 1 || n > maxBatch {
 		return nil, fmt.Errorf("a batch of %d sequences, expected 1 to %d", n, maxBatch)
 	}
-	l, err := e.newLanes(n, t, p)
+	var seqs []*sequence
+	for range n {
+		q, err := e.newSequence(t, p)
+		if err != nil {
+			return nil, err
+		}
+		seqs = append(seqs, q)
+	}
+	l, err := e.newLanes(seqs, t, p)
 	if err != nil {
 		return nil, err
 	}

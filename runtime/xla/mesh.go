@@ -207,6 +207,15 @@ func (e *Engine) get(b backends.Buffer, to any) error {
 	return nil
 }
 
+// onDevice is the output of a program as device d has it, of devices that share the
+// sequences.
+func (e *Engine) onDevice(b backends.Buffer, d int) backends.Buffer {
+	if e.lanesOver() == 1 {
+		return b
+	}
+	return b.(*pieces).on[d]
+}
+
 // each is the shape of what each of n devices has.
 func (p *pieces) each(n int) shapes.Shape {
 	s := p.shape.Clone()

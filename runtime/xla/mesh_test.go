@@ -174,67 +174,70 @@ func TestPieces(t *testing.T) {
 	})
 }
 
-// TestDataParallel feeds a batch that two devices share, each with sequences of
-// its own, of which one more than there are is idle, and compares with the CPU engine:
-// logits, and the keys that are kept.
+// TestDataParallel feeds sessions that two devices share, each with sequences of its
+// own and one with an idle one, and compares with the CPU engine: the logits of several
+// positions of each, and the keys that are kept.
 func TestDataParallel(t *testing.T) {
 	m, ids := passkey(t, 400)
 	p := cache.Policy{Mode: cache.Exact}
 	texts := [][]int32{ids[:90], ids[90:120], ids[200:316]}
 	separate(t, func(t *testing.T, k kind) {
-		e := k.engine(t, m, Options{Chunk: 64, DataParallel: 2})
-		b, err := e.NewBatch(len(texts), quant.F32, p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := k.engine(t, m, Options{Chunk: 32, DataParallel: 2})
 		theirs, err := cpu.New(m, cpu.Options{Threads: 2, Chunk: 16}) // as the batch is fed
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer theirs.Close()
-		base := make([]engine.Session, len(texts))
-		want := make([][]float32, len(texts))
-		got := make([][]float32, len(texts))
-		keep := func(i int, logits []float32) error {
-			got[i] = append([]float32(nil), logits...)
-			return nil
+		parts, base := make([]engine.Part, len(texts)), make([]engine.Session, len(texts))
+		for i := range parts {
+			base[i] = newSession(t, theirs, quant.F32, p)
+			parts[i].Session = newSession(t, e, quant.F32, p)
 		}
 		check := func(fed [][]int32) {
 			t.Helper()
-			for i, list := range fed {
-				if len(list) == 0 {
-					continue
+			got := make([][]float32, len(parts))
+			for i := range parts {
+				parts[i].IDs = fed[i]
+				parts[i].Each = func(_ int, l []float32) error { got[i] = append(got[i], l...); return nil }
+				parts[i].Want = func(p int) bool { return p%30 == 25 }
+				if len(fed[i]) == 1 {
+					parts[i].Want = nil
 				}
-				last := base[i].Len() + len(list) - 1
-				want[i] = feed(t, base[i], list, func(p int) bool { return p == last })
 			}
-			if err := b.Feed(fed, keep); err != nil {
+			if err := e.FeedBatch(parts); err != nil {
 				t.Fatal(err)
 			}
-			for i := range fed {
-				if d := maxDiff(got[i], want[i]); !(d < 1e-4) {
-					t.Errorf("sequence %d, %d tokens: logits differ by %g", i, b.Len(i), d)
+			for i, x := range parts {
+				want := feed(t, base[i], x.IDs, x.Want)
+				if d := maxDiff(got[i], want); !(d < 1e-4) {
+					t.Errorf("sequence %d, %d tokens: logits differ by %g", i, x.Session.Len(), d)
 				}
-				if a, l := base[i].CacheStats().Live, b.CacheStats(i).Live; fmt.Sprint(a) != fmt.Sprint(l) {
-					t.Errorf("sequence %d, %d tokens: live keys %v, the CPU engine has %v", i, b.Len(i), l, a)
+				if a, l := base[i].CacheStats().Live, x.Session.CacheStats().Live; fmt.Sprint(a) != fmt.Sprint(l) {
+					t.Errorf("sequence %d, %d tokens: live keys %v, the CPU engine has %v", i, x.Session.Len(), l, a)
 				}
 			}
-		}
-		for i := range base {
-			base[i] = newSession(t, theirs, quant.F32, p)
 		}
 		check(texts)
 		for i := range 3 {
 			check([][]int32{ids[i : i+1], nil, ids[5+i : 6+i]})
 		}
-		if kept := b.CacheStats(2).Kept; kept > 0.7 {
+		if kept := parts[2].Session.CacheStats().Kept; kept > 0.7 {
 			t.Errorf("%g of a cache is kept: this compares too little", kept)
 		}
-		// A session is a batch of one.
-		s, alone := newSession(t, e, quant.F32, p), newSession(t, theirs, quant.F32, p)
-		every := func(int) bool { return true }
-		if d := maxDiff(feed(t, s, ids[:30], every), feed(t, alone, ids[:30], every)); !(d < 1e-4) {
-			t.Errorf("a session: logits differ by %g", d)
+		// One from the second device goes on alone, beside an idle sequence.
+		var b bytes.Buffer
+		if err := parts[2].Session.Save(&b); err != nil {
+			t.Fatal(err)
+		}
+		s, err := e.RestoreSession(&b, quant.F32, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			got := feed(t, s, ids[20+i:21+i], nil)
+			if d := maxDiff(got, feed(t, base[2], ids[20+i:21+i], nil)); !(d < 1e-4) {
+				t.Errorf("%d tokens after a session was restored: logits differ by %g", i+1, d)
+			}
 		}
 	})
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/firstpassage/fpa/runtime/cache"
 	"github.com/firstpassage/fpa/runtime/cpu"
 	"github.com/firstpassage/fpa/runtime/engine"
-	"github.com/firstpassage/fpa/runtime/internal/finite"
 	"github.com/firstpassage/fpa/runtime/model"
 )
 
 // Session is one sequence.
 type Session struct {
 	*lanes
-	*sequence // the only one of the lanes
+	*sequence
+	lane int // of the lanes' sequences, which one it is
 }
 
 // sequence is what the host knows of a sequence.
@@ -38,7 +38,10 @@ type sequence struct {
 // program takes in a chunk of each.
 type lanes struct {
 	e            *Engine
+	typ          quant.DType  // of the cache
+	policy       cache.Policy // of the first sequence
 	seqs         []*sequence
+	sessions     int    // how many of them are of a session
 	lastK, lastV *array // [L, B, Hkv*d], [L, B, Hkv*dv], the unshifted projections of the last tokens; nil unless shifted
 	keys         *slots
 	watch        watch
@@ -52,7 +55,7 @@ type lanes struct {
 type hostBuffers struct {
 	key, value   []float32
 	field, level []float64
-	logits       []float32
+	last, logits []float32
 }
 
 // inputs are the arrays of a chunk size.
@@ -69,23 +72,28 @@ func (e *Engine) NewSession(t quant.DType, p cache.Policy) (engine.Session, erro
 }
 
 func (e *Engine) newSession(t quant.DType, p cache.Policy) (*Session, error) {
-	l, err := e.newLanes(1, t, p)
+	q, err := e.newSequence(t, p)
 	if err != nil {
 		return nil, err
 	}
-	return &Session{l, l.seqs[0]}, nil
+	l, err := e.newLanes([]*sequence{q}, t, p)
+	if err != nil {
+		return nil, err
+	}
+	return &Session{l, q, 0}, nil
 }
 
-// newLanes starts n empty sequences, or somewhat more, so that devices can share them.
-func (e *Engine) newLanes(n int, t quant.DType, p cache.Policy) (*lanes, error) {
+// newLanes puts empty sequences side by side, and some idle ones where devices could
+// not share them evenly otherwise.
+func (e *Engine) newLanes(seqs []*sequence, t quant.DType, p cache.Policy) (*lanes, error) {
 	m := e.model
 	stored, err := e.cacheType(t)
 	if err != nil {
 		return nil, err
 	}
-	n = (n + e.lanesOver() - 1) / e.lanesOver() * e.lanesOver()
-	s := &lanes{e: e, watch: watchOf(m, p), inputs: make(map[int]*inputs)}
-	for range n {
+	s := &lanes{e: e, typ: t, policy: p, seqs: seqs, sessions: len(seqs), watch: watchOf(m, p), inputs: make(map[int]*inputs)}
+	n := (len(seqs) + e.lanesOver() - 1) / e.lanesOver() * e.lanesOver()
+	for len(s.seqs) < n {
 		q, err := e.newSequence(t, p)
 		if err != nil {
 			return nil, err
@@ -155,7 +163,7 @@ func (s *sequence) begun() bool { return s.Len() > 0 }
 // which all heads of all layers have as many.
 func (s *Session) CacheStats() cache.Stats {
 	st := s.books.Stats()
-	s.keys.report(&st, 1)
+	s.keys.report(&st, s.sessions)
 	return st
 }
 
@@ -190,28 +198,9 @@ func (s *sequence) tell(layer, n, size int, field, level []float64) {
 
 // Feed runs ids through the model, a chunk at a time; see engine.Session.
 func (s *Session) Feed(ids []int32, want func(position int) bool, each func(position int, logits []float32) error) error {
-	if err := checkIDs(ids, s.e.model.VocabSize); err != nil {
-		return err
-	}
-	if want == nil {
-		last := s.Len() + len(ids) - 1
-		want = func(position int) bool { return position == last }
-	}
-	for len(ids) > 0 {
-		size := chunkSize(len(ids), s.e.chunk)
-		n := min(size, len(ids))
-		first := s.Len()
-		err := try(func() error {
-			return s.feedChunk([][]int32{ids[:n]}, size, func(logits, stream backends.Buffer) error {
-				return s.output(logits, stream, size, n, first, want, each)
-			})
-		})
-		if err != nil {
-			return err
-		}
-		ids = ids[n:]
-	}
-	return nil
+	part := engine.Part{Session: s, IDs: ids, Want: want, Each: each}
+	s.feedTogether([]*engine.Part{&part})
+	return part.Err
 }
 
 // checkIDs checks that all ids are of the vocabulary.
@@ -484,70 +473,4 @@ func (s *sequence) reach(m *model.Model, layer, n, size int, field []float64) {
 			s.moved[t*m.FieldHeads+h] = by
 		}
 	}
-}
-
-// outputRowsAtOnce is the number of rows whose logits are computed at a time.
-const outputRowsAtOnce = 32
-
-// output passes on the logits of the tokens of the chunk that are wanted: those of
-// the last one are there, the others are computed of the residual stream.
-func (s *Session) output(last, stream backends.Buffer, size, n, first int, want func(int) bool, each func(int, []float32) error) error {
-	m := s.e.model
-	var rows []int32
-	for t := range n {
-		if want(first + t) {
-			rows = append(rows, int32(t))
-		}
-	}
-	for len(rows) > 0 {
-		here := rows[:1]
-		if int(rows[0]) < n-1 {
-			here = rows[:min(len(rows), outputRowsAtOnce)]
-		}
-		rows = rows[len(here):]
-		logits, err := s.logits(last, stream, here, size, n)
-		if err != nil {
-			return err
-		}
-		for i, t := range here {
-			row := logits[i*m.VocabSize : (i+1)*m.VocabSize]
-			if err := finite.Logits(row, first+int(t)); err != nil {
-				return err
-			}
-			if err := each(first+int(t), row); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// logits are those of some rows of the chunk.
-func (s *Session) logits(last, stream backends.Buffer, rows []int32, size, n int) ([]float32, error) {
-	e := s.e
-	if int(rows[0]) == n-1 {
-		logits := grow(&s.buf.logits, e.model.VocabSize)
-		return logits, take(e, last, logits)
-	}
-	numbers := make([]int32, outputRowsAtOnce)
-	copy(numbers, rows)
-	in, err := e.put(numbers, shapes.Make(dtypes.Int32, len(numbers), 1), whole)
-	if err != nil {
-		return nil, err
-	}
-	defer e.release(in)
-	out, err := e.run(e.program(programKey{kind: outputRows, lanes: 1, n: size, slots: len(numbers)}, (*builder).outputGraph), stream, in)
-	if err != nil {
-		return nil, err
-	}
-	defer e.release(out...)
-	logits := grow(&s.buf.logits, len(numbers)*e.model.VocabSize)
-	return logits, take(e, out[0], logits)
-}
-
-func grow[T any](v *[]T, n int) []T {
-	if cap(*v) < n {
-		*v = make([]T, n)
-	}
-	return (*v)[:n]
 }

@@ -114,6 +114,17 @@ func (k *slots) report(s *cache.Stats, sequences int) {
 	}
 }
 
+// free gives the device's memory back.
+func (k *slots) free() {
+	for _, list := range [][]*array{k.key, k.value, {k.level, k.low, k.allLevel, k.dropped}} {
+		for _, a := range list {
+			if a != nil {
+				a.free()
+			}
+		}
+	}
+}
+
 // buffers are K and V of each layer, in the order of chunkGraph.
 func (k *slots) buffers() []backends.Buffer {
 	var list []backends.Buffer
@@ -190,15 +201,7 @@ func (k *slots) resize(seqs []*sequence) error {
 		return nil
 	}
 	old := *k
-	defer func() {
-		for _, list := range [][]*array{old.key, old.value, {old.level, old.low, old.allLevel, old.dropped}} {
-			for _, a := range list {
-				if a != nil {
-					a.free()
-				}
-			}
-		}
-	}()
+	defer old.free()
 	if k.e.memory.shared {
 		if err := k.allocate(capacity); err != nil {
 			return err
@@ -345,9 +348,9 @@ func (b *builder) writeGraph() {
 	}
 }
 
-// host returns a function that finds K and V of a slot of the first sequence in
-// float32, and that may be called until the next chunk.
-func (k *slots) host() (cache.Row, error) {
+// host returns a function that finds K and V of a slot of a sequence in float32, and
+// that may be called until the next chunk.
+func (k *slots) host(lane int) (cache.Row, error) {
 	m := k.e.model
 	key, err := k.floats(k.key)
 	if err != nil {
@@ -358,7 +361,7 @@ func (k *slots) host() (cache.Row, error) {
 		return nil, err
 	}
 	return func(layer, head, slot int) (_, _ []float32) {
-		at := head*k.capacity + slot
+		at := (lane*m.KVHeads+head)*k.capacity + slot
 		return key[layer][at*m.KeyDim : (at+1)*m.KeyDim], value[layer][at*m.ValDim : (at+1)*m.ValDim]
 	}, nil
 }

@@ -14,7 +14,7 @@ import (
 func (s *Session) Save(to io.Writer) error {
 	var row cache.Row
 	err := try(func() (err error) {
-		row, err = s.keys.host()
+		row, err = s.keys.host(s.lane)
 		return err
 	})
 	if err != nil {
@@ -40,7 +40,8 @@ func (s *Session) lastOf(layer int, last *array, dim int) []float32 {
 	if last == nil {
 		return make([]float32, width)
 	}
-	return last.floats()[layer*width : (layer+1)*width]
+	at := (layer*len(s.seqs) + s.lane) * width
+	return last.floats()[at : at+width]
 }
 
 // RestoreSession reads a session that Save wrote, here or in package cpu; see
@@ -55,7 +56,8 @@ func (e *Engine) RestoreSession(from io.Reader, t quant.DType, p cache.Policy) (
 	// Rows are collected as they come: how many slots there are is known at the end.
 	key, value := make([][][]float32, m.Blocks), make([][][]float32, m.Blocks)
 	for i := range key {
-		key[i], value[i] = make([][]float32, m.KVHeads), make([][]float32, m.KVHeads)
+		heads := len(s.seqs) * m.KVHeads // those of idle sequences stay empty
+		key[i], value[i] = make([][]float32, heads), make([][]float32, heads)
 	}
 	s.books.LoadRemote(r, func(layer, head, slot int) (_, _ []float32) {
 		return row(&key[layer][head], slot, m.KeyDim), row(&value[layer][head], slot, m.ValDim)
