@@ -17,7 +17,10 @@ import (
 //
 //	1 limb:  BF16                   x2 w0 + x1 w0 + x0 w0
 //	2 limbs: F16, Q4_0, Q5_0        x2 w0 + x1 w0 + x1 w1 + x0 w1 + x0 w0
-//	3 limbs: F32 and all others     x0 w2 + x0 w1 + x1 w1 + x1 w0 + x2 w0 + x0 w0
+//	3 limbs: F32 and all others     x0 w2 + x2 w0 + x1 w0 + x1 w1 + x0 w1 + x0 w0
+//
+// The order is one for all, so that limbs of 0 change nothing: the same numbers give
+// the same sums in whatever type they are stored.
 //
 // What is left out is at most 2^-24 (x2 w1) of the product for two limbs, twice
 // that for three (x1 w2 and x2 w1), and 2^-32 more: as much as the rounding of a

@@ -1,14 +1,18 @@
 package kernels
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/x448/float16"
 
 	"github.com/firstpassage/fpa/quant"
 )
@@ -303,4 +307,37 @@ func TestLimbs(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestTilesSameInEveryType: numbers that fewer limbs hold give the same bits as with more.
+func TestTilesSameInEveryType(t *testing.T) {
+	needTiles(t)
+	const rows, cols, n = 40, 200, 48
+	r := newRand()
+	x := normals(r, n*cols)
+	bytesOf := map[quant.DType][]byte{}
+	for range rows * cols {
+		v := math.Float32bits(float32(r.NormFloat64())) &^ 0xffff // a bfloat16 number
+		f := math.Float32frombits(v)
+		if f != 0 && math.Abs(float64(f)) < 1e-4 {
+			v, f = 0, 0 // not a normal binary16 number
+		}
+		bytesOf[quant.F32] = binary.LittleEndian.AppendUint32(bytesOf[quant.F32], v)
+		bytesOf[quant.BF16] = binary.LittleEndian.AppendUint16(bytesOf[quant.BF16], uint16(v>>16))
+		bytesOf[quant.F16] = binary.LittleEndian.AppendUint16(bytesOf[quant.F16], float16.Fromfloat32(f).Bits())
+	}
+	at(amx, func() {
+		var s Scratch
+		products := map[quant.DType][]float32{}
+		for d, data := range bytesOf {
+			y := make([]float32, n*rows)
+			matMulOf(y, rows, Matrix{Type: d, Rows: rows, Cols: cols, Data: data}, x, cols, n, 0, rows, &s)
+			products[d] = y
+		}
+		for _, d := range []quant.DType{quant.F16, quant.BF16} {
+			if !slices.Equal(products[d], products[quant.F32]) {
+				t.Errorf("%s gives other sums than F32", d)
+			}
+		}
+	})
 }
