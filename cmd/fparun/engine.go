@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,6 +35,7 @@ type engineFlags struct {
 	audit   bool
 
 	noRepack bool
+	mlock    bool
 
 	tensorParallel int
 }
@@ -44,6 +46,7 @@ func (f *engineFlags) add(fl *pflag.FlagSet, mode cache.Mode, typ string) {
 	fl.IntVarP(&f.threads, "threads", "t", 0, "threads (default: one a processor)")
 	fl.IntVarP(&f.batch, "batch", "b", cpu.DefaultChunk, "tokens of the prompt that are run at a time")
 	fl.BoolVar(&f.noRepack, "no-repack", false, "leave quantised weights as they lie in the file instead of copying them, at load, to\nan order that is read faster (less work at load, slower; cpu only)")
+	fl.BoolVar(&f.mlock, "mlock", false, "keep the weights in memory, however little they are used; a warning if the system\nallows too little of that (cpu only)")
 	fl.StringVar(&f.backend, "backend", backendAuto, "engine: cpu (this program's own), xla:cpu or xla:cuda (XLA by a plugin, see fparun\nbackends), go (the same graph without one, slow, to check it), auto (xla:cuda\nwhere there is a GPU and its plugin, else cpu)")
 	fl.IntVar(&f.tensorParallel, "tensor-parallel", 1, "split the model over `N` devices of an xla backend, each with a share of the heads,\nof their cache and of the matrices")
 	fl.StringVar(&f.mode, "cache", string(mode), "which keys the cache drops: off (none), exact (those that cannot change the\noutput by more than float32 rounding), bounded (those whose weight stays within\n--cache-eps), measured (the same for the logits seen so far: no promise),\nbudget (the most penalised, to stay within --cache-keep)")
@@ -162,6 +165,12 @@ func usualType(typ, usual, backend string) string {
 
 // open opens the model and starts an engine.
 func (f *engineFlags) open() (*running, error) {
+	return f.openBeside(func(*model.File) error { return nil })
+}
+
+// openBeside opens the model and starts an engine, while something else is made of
+// the file.
+func (f *engineFlags) openBeside(also func(*model.File) error) (*running, error) {
 	if err := f.check(); err != nil {
 		return nil, err
 	}
@@ -170,6 +179,8 @@ func (f *engineFlags) open() (*running, error) {
 	if err != nil {
 		return nil, err
 	}
+	other := make(chan error, 1)
+	go func() { other <- also(file) }()
 	r := &running{file: file}
 	if r.model, err = file.Build(); err == nil {
 		if f.mode != string(cache.Off) && r.model.LogitBound == nil {
@@ -180,26 +191,39 @@ func (f *engineFlags) open() (*running, error) {
 	if err == nil {
 		r.session, err = f.newSession(r.engine)
 	}
+	if err2 := <-other; err == nil {
+		err = err2
+	}
 	if err != nil {
 		r.close()
 		return nil, err
+	}
+	if f.mlock {
+		f.lock(r.engine)
 	}
 	r.load = time.Since(start)
 	return r, nil
 }
 
+// lock keeps the weights in memory, or warns that it cannot.
+func (f *engineFlags) lock(e engine.Engine) {
+	err := errors.New("is of use with --backend cpu alone")
+	if own, ok := e.(*cpu.Engine); ok {
+		err = own.Lock()
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "fparun: warning: --mlock: %v; going on without\n", err)
+	}
+}
+
 // openText opens a model that takes text.
 func (f *engineFlags) openText() (*running, *tokenizer.Tokenizer, error) {
-	r, err := f.open()
-	if err != nil {
-		return nil, nil, err
-	}
-	t, err := r.file.Tokenizer()
-	if err != nil {
-		r.close()
-		return nil, nil, err
-	}
-	return r, t, nil
+	var t *tokenizer.Tokenizer
+	r, err := f.openBeside(func(file *model.File) (err error) {
+		t, err = file.Tokenizer()
+		return err
+	})
+	return r, t, err
 }
 
 // newSession starts an empty sequence with the cache that the flags ask for.
