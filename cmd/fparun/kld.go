@@ -119,7 +119,7 @@ func runKLD(ctx context.Context, stdin io.Reader, w io.Writer, f *kldFlags) erro
 	if err := f.check(); err != nil {
 		return err
 	}
-	base := engineFlags{model: f.base, threads: f.threads, batch: f.batch, backend: f.backend, noRepack: f.noRepack, mode: string(cache.Off), typ: f.baseType, usual: "f16"}
+	base := engineFlags{model: f.base, threads: f.threads, batch: f.batch, backend: f.backend, tensorParallel: f.tensorParallel, noRepack: f.noRepack, mode: string(cache.Off), typ: f.baseType, usual: "f16"}
 	if f.base == "" {
 		base.model = f.model
 	}

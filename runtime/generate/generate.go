@@ -77,7 +77,7 @@ type run struct {
 	o       Options
 	out     *output
 	res     Result
-	next    int32 // sampled, not yet fed
+	next    [1]int32 // sampled, not yet fed
 }
 
 func (r *run) generate(ctx context.Context, prompt []int32) error {
@@ -98,9 +98,10 @@ func (r *run) generate(ctx context.Context, prompt []int32) error {
 	}
 	start = time.Now()
 	defer func() { r.res.Decode = time.Since(start) }()
+	sample := r.sample // one function for all tokens
 	for {
 		done, err := r.take()
-		r.res.Pending = []int32{r.next}
+		r.res.Pending = r.next[:]
 		if done || err != nil {
 			return errors.Join(err, r.out.finish())
 		}
@@ -108,7 +109,7 @@ func (r *run) generate(ctx context.Context, prompt []int32) error {
 			r.res.Reason = ByCancel
 			return r.out.finish()
 		}
-		if err := r.s.Feed([]int32{r.next}, nil, r.sample); err != nil {
+		if err := r.s.Feed(r.next[:], nil, sample); err != nil {
 			return errors.Join(err, r.out.finish())
 		}
 	}
@@ -157,20 +158,21 @@ func (r *run) sample(_ int, logits []float32) error {
 		return err
 	}
 	r.sampler.Accept(id)
-	r.next = id
+	r.next[0] = id
 	return nil
 }
 
 // take adds the sampled token to the result and says whether that ends it.
 func (r *run) take() (done bool, err error) {
-	r.res.Tokens = append(r.res.Tokens, r.next)
+	next := r.next[0]
+	r.res.Tokens = append(r.res.Tokens, next)
 	for _, end := range r.o.End {
-		if r.next == end {
+		if next == end {
 			r.res.Reason = ByEnd
 			return true, nil
 		}
 	}
-	stopped, err := r.out.add(r.next)
+	stopped, err := r.out.add(next)
 	switch {
 	case err != nil:
 		return true, err
