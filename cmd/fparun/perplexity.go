@@ -13,6 +13,7 @@ import (
 
 	"github.com/firstpassage/fpa/cmd/internal/cli"
 	"github.com/firstpassage/fpa/runtime/cache"
+	"github.com/firstpassage/fpa/runtime/engine"
 	"github.com/firstpassage/fpa/runtime/tokenizer"
 )
 
@@ -113,31 +114,42 @@ func score(ctx context.Context, f *perplexityFlags, r *running, ids []int32) (pe
 	defer progress.Done()
 	fed, total := 0, tokensOf(spans)
 	var nll moments
-	for _, sp := range spans {
-		s, err := f.newSession(r.engine)
-		if err != nil {
-			return p, err
-		}
-		here := ids[sp.from:sp.to]
-		for len(here) > 0 {
-			if err := ctx.Err(); err != nil {
-				return p, err
-			}
-			n := min(f.batch, len(here))
-			err := s.Feed(here[:n], sp.scores, func(pos int, logits []float32) error {
-				nll.add(logSumExp(logits) - float64(logits[ids[sp.from+pos+1]]))
-				return nil
-			})
+	// As many windows at a time as fill a batch: a pass of few tokens costs nearly as
+	// much as one of many.
+	together := max(1, f.batch/max(1, spans[0].to-spans[0].from))
+	for rest := spans; len(rest) > 0; {
+		parts := make([]engine.Part, min(together, len(rest)))
+		for i := range parts {
+			s, err := f.newSession(r.engine)
 			if err != nil {
 				return p, err
 			}
-			here = here[n:]
-			fed += n
+			sp := rest[i]
+			parts[i] = engine.Part{Session: s, Want: sp.scores, Each: func(pos int, logits []float32) error {
+				nll.add(logSumExp(logits) - float64(logits[ids[sp.from+pos+1]]))
+				return nil
+			}}
+		}
+		for at := 0; at < rest[0].to-rest[0].from; at += f.batch { // the first window is the longest
+			if err := ctx.Err(); err != nil {
+				return p, err
+			}
+			for i := range parts {
+				window := ids[rest[i].from:rest[i].to]
+				parts[i].IDs = window[min(at, len(window)):min(at+f.batch, len(window))]
+				fed += len(parts[i].IDs)
+			}
+			if err := engine.FeedBatch(r.engine, parts); err != nil {
+				return p, err
+			}
 			progress.Tokens("scoring", int64(fed), int64(total))
 		}
-		stats := s.CacheStats()
-		p.Kept += stats.Kept
-		p.add(costsOf(stats))
+		for _, part := range parts {
+			stats := part.Session.CacheStats()
+			p.Kept += stats.Kept
+			p.add(costsOf(stats))
+		}
+		rest = rest[len(parts):]
 	}
 	p.Windows, p.Scored = len(spans), nll.n
 	p.Kept /= float64(len(spans))

@@ -34,7 +34,9 @@ func FeedBatch(e Engine, parts []Part) error {
 	var first error
 	for i := range parts {
 		p := &parts[i]
-		p.Err = p.Session.Feed(p.IDs, p.Want, p.Each)
+		if p.Err = nil; len(p.IDs) > 0 {
+			p.Err = p.Session.Feed(p.IDs, p.Want, p.Each)
+		}
 		if first == nil {
 			first = p.Err
 		}
