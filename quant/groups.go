@@ -1,5 +1,7 @@
 package quant
 
+import "encoding/binary"
+
 // Groups unpacks the small integers that the scales and offsets of a block of Q4_K or
 // Q5_K are multiples of, a pair for each 32 elements.
 func Groups(block []byte) (scales, offsets [8]byte) {
@@ -9,16 +11,18 @@ func Groups(block []byte) (scales, offsets [8]byte) {
 	return scales, offsets
 }
 
-// IntegersQ6K unpacks the integers of a block of Q6_K.
-func IntegersQ6K(block []byte) (q [256]int8) {
+// IntegersQ6K unpacks the 256 integers of a block of Q6_K, signed bytes.
+func IntegersQ6K(dst, block []byte) {
 	for g := range 16 {
 		low, high, lowShift, highShift := groupQ6K(block, g)
-		out := q[g*16:][:16]
-		for i, b := range low {
-			out[i] = int8(b>>lowShift&15|high[i]>>highShift&3<<4) - 32
+		out := dst[g*16:][:16]
+		for i := 0; i < 16; i += 4 { // four at a time, none of which reaches its neighbour
+			q := binary.LittleEndian.Uint32(low[i:]) >> lowShift & 0x0f0f0f0f
+			q |= binary.LittleEndian.Uint32(high[i:]) >> highShift & 0x03030303 << 4
+			negative := ^q & 0x20202020 // those below 32, which is taken off
+			binary.LittleEndian.PutUint32(out[i:], q&0x1f1f1f1f|negative*7)
 		}
 	}
-	return q
 }
 
 // groupQ6K is where the integers of group g of sixteen elements of a block lie: bytes

@@ -74,8 +74,8 @@ var packedForms = map[quant.DType]*packedForm{
 	quant.Q4_1: {
 		kernel: packedNibblesOffset, columns: 32, block: 20, head: 64, words: 4, offset: true, table: &levelsPlain,
 		fill: func(h, q []byte, i int, block []byte) {
-			copy(h[2*i:], block[:2])
-			copy(h[32+2*i:], block[2:4])
+			fillHalf(h, i, block)
+			fillHalf(h[32:], i, block[2:])
 			fillWords(q, i, block[4:])
 		},
 	},
@@ -85,8 +85,8 @@ var packedForms = map[quant.DType]*packedForm{
 	quant.Q4_K: {
 		kernel: packedNibblesGroups, columns: 256, block: 144, head: 320, words: 32, offset: true, table: &levelsPlain,
 		fill: func(h, q []byte, i int, block []byte) {
-			copy(h[2*i:], block[:2])
-			copy(h[32+2*i:], block[2:4])
+			fillHalf(h, i, block)
+			fillHalf(h[32:], i, block[2:])
 			scales, offsets := quant.Groups(block)
 			for g := range scales {
 				h[64+g/2*64+g%2*16+i], h[64+g/2*64+32+g%2*16+i] = scales[g], offsets[g]
@@ -97,27 +97,31 @@ var packedForms = map[quant.DType]*packedForm{
 	quant.Q6_K: {
 		kernel: packedBytesGroups, columns: 256, block: 210, head: 288, words: 64, bytes: true,
 		fill: func(h, q []byte, i int, block []byte) {
-			copy(h[2*i:], block[208:210])
+			fillHalf(h, i, block[208:])
 			for g, s := range block[192:208] {
 				h[32+16*g+i] = s
 			}
-			for k, v := range quant.IntegersQ6K(block) {
-				q[k/4*64+4*i+k%4] = byte(v)
-			}
+			var integers [256]byte
+			quant.IntegersQ6K(integers[:], block)
+			fillWords(q, i, integers[:])
 		},
 	},
 }
 
 // fillScaled is fill of a scale and integers.
 func fillScaled(h, q []byte, i int, block []byte) {
-	copy(h[2*i:], block[:2])
+	fillHalf(h, i, block)
 	fillWords(q, i, block[2:])
 }
 
+// fillHalf writes a binary16 number to lane i.
+func fillHalf(h []byte, i int, number []byte) { h[2*i], h[2*i+1] = number[0], number[1] }
+
 // fillWords writes words of integers to lane i.
 func fillWords(q []byte, i int, words []byte) {
-	for w := 0; w < len(words)/4; w++ {
-		binary.NativeEndian.PutUint32(q[64*w+4*i:], binary.NativeEndian.Uint32(words[4*w:]))
+	for q = q[4*i:]; len(words) >= 4; words = words[4:] {
+		binary.NativeEndian.PutUint32(q, binary.NativeEndian.Uint32(words))
+		q = q[min(64, len(q)):]
 	}
 }
 
