@@ -20,7 +20,7 @@ import (
 // TestAMXEncodings expands each macro for the operands of the table in
 // amx_amd64.s, which is what GNU as makes of the instruction.
 func TestAMXEncodings(t *testing.T) {
-	source, err := os.ReadFile("amx_amd64.s")
+	source, err := os.ReadFile("amx_amd64.h")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ type Input struct {
 
 	sums  []float32 // see sumBlocks
 	limbs []byte    // see splitVectors
+	pairs []byte    // see splitPairs
 }
 
 // forms is a set of derived forms of vectors.
@@ -29,6 +30,7 @@ type forms uint8
 const (
 	formSums  forms = 1 << iota
 	formLimbs       // for the matrix unit
+	formPairs       // for the matrix unit and packed matrices
 )
 
 // PrepareStep is the number of vectors that Prepare works on at a time.
@@ -58,6 +60,9 @@ func (in *Input) Need(w Matrix) {
 	if in.forms&formLimbs != 0 {
 		in.growLimbs()
 	}
+	if in.forms&formPairs != 0 {
+		in.growPairs()
+	}
 }
 
 // formsFor is what MatMul of the matrix reads beside the vectors.
@@ -65,7 +70,7 @@ func (in *Input) formsFor(w Matrix) forms {
 	if f := formsFor(w, in.n); f != 0 || w.packed.form == nil {
 		return f
 	}
-	return w.packed.form.forms()
+	return w.packed.form.forms(in.n)
 }
 
 // Derives reports whether Prepare has anything to do.
@@ -80,6 +85,9 @@ func (in *Input) Prepare(t0, t1 int) {
 	}
 	if in.forms&formLimbs != 0 {
 		in.splitVectors(t0, t1)
+	}
+	if in.forms&formPairs != 0 {
+		in.splitPairs(t0, t1)
 	}
 }
 

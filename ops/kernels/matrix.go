@@ -51,6 +51,15 @@ func CanMultiply(t quant.DType) bool { return quant.CanDecode(t) }
 // not be used by two goroutines at a time.
 type Scratch struct {
 	rows []float32
+	work []byte
+}
+
+// bytes returns room for n bytes, of any content.
+func (s *Scratch) bytes(n int) []byte {
+	if cap(s.work) < n {
+		s.work = make([]byte, n)
+	}
+	return s.work[:n]
 }
 
 // floats returns room for n numbers, of any content.
@@ -66,9 +75,9 @@ func (s *Scratch) floats(n int) []float32 {
 //	y[t*ldy+r] = sum over c of w[r,c] * vector t[c]    0 <= t < n, r0 <= r < r1
 //
 // One vector is decoding, many are prefill; both compute in float32, or as exactly.
-// An element of y depends on its row, its vector, and on whether n is at least
-// [ManyVectors], and for quantised matrices that are not packed also on whether it is
-// at most [FewVectors]; not on r0, r1 or its neighbours. For packed matrices r0 and r1
+// An element of y depends on its row, its vector, and on whether n is at most
+// [FewVectors], at least [ManyVectors], or between, where for F32, F16 and BF16 the
+// first is no difference; not on r0, r1 or its neighbours. For packed matrices r0 and r1
 // are best multiples of 16. The matrix must pass Check, and the input have as many
 // elements a vector as it has columns, and be prepared for it; see [Input].
 func MatMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
@@ -95,14 +104,15 @@ func MatMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
 		return
 	}
 	if w.packed.form != nil && formsFor(w, in.n) == 0 {
-		matMulPacked(y, ldy, w, in, r0, r1)
+		matMulPacked(y, ldy, w, in, r0, r1, s)
 		return
 	}
 	matMul(y, ldy, w, in, r0, r1, s)
 }
 
 // FewVectors is the largest n for which MatMul multiplies quantised rows as they lie
-// in the file one by one instead of widening them first.
+// in the file one by one instead of widening them first, and packed rows without the
+// matrix unit.
 const FewVectors = 3
 
 // ManyVectors is the least n for which MatMul multiplies in tiles, on the processor's

@@ -3,6 +3,7 @@ package kernels
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"github.com/firstpassage/fpa/quant"
 )
@@ -29,7 +30,10 @@ import (
 // 4i+j+16, or in Q4_K, of 64 columns, 4i+j+32. Integers of Q6_K are bytes here, more than
 // in the file; putting six bits together takes longer than reading eight.
 
-const packedRows = 16 // rows of a group
+const (
+	packedRows  = 16  // rows of a group
+	packedSlack = 512 // bytes behind the last group, a block of integers that may be read
+)
 
 // packedForm describes how a type is packed.
 type packedForm struct {
@@ -41,6 +45,7 @@ type packedForm struct {
 	bytes   bool
 	offset  bool
 	table   *[16]float32 // of half bytes
+	narrow  *[32]uint16  // the same as bfloat16, twice over
 
 	// fill writes the block of a row, in lane i, to the scales and offsets h and the
 	// integers q of a block of a group; bytes by fours, to be turned later.
@@ -58,6 +63,15 @@ const (
 	packedBytesGroups
 )
 
+// twice returns levels, small integers, as bfloat16, twice over.
+func twice(levels *[16]float32) *[32]uint16 {
+	var t [32]uint16
+	for i := range t {
+		t[i] = uint16(math.Float32bits(levels[i%16]) >> 16)
+	}
+	return &t
+}
+
 var (
 	levelsPlain  = [16]float32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
 	levelsSigned = [16]float32{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7}
@@ -66,13 +80,13 @@ var (
 
 var packedForms = map[quant.DType]*packedForm{
 	quant.Q4_0: {
-		kernel: packedNibbles, columns: 32, block: 18, head: 32, words: 4, table: &levelsSigned, fill: fillScaled,
+		kernel: packedNibbles, columns: 32, block: 18, head: 32, words: 4, table: &levelsSigned, narrow: twice(&levelsSigned), fill: fillScaled,
 	},
 	quant.IQ4_NL: {
-		kernel: packedNibbles, columns: 32, block: 18, head: 32, words: 4, table: &levelsIQ4NL, fill: fillScaled,
+		kernel: packedNibbles, columns: 32, block: 18, head: 32, words: 4, table: &levelsIQ4NL, narrow: twice(&levelsIQ4NL), fill: fillScaled,
 	},
 	quant.Q4_1: {
-		kernel: packedNibblesOffset, columns: 32, block: 20, head: 64, words: 4, offset: true, table: &levelsPlain,
+		kernel: packedNibblesOffset, columns: 32, block: 20, head: 64, words: 4, offset: true, table: &levelsPlain, narrow: twice(&levelsPlain),
 		fill: func(h, q []byte, i int, block []byte) {
 			fillHalf(h, i, block)
 			fillHalf(h[32:], i, block[2:])
@@ -83,7 +97,7 @@ var packedForms = map[quant.DType]*packedForm{
 		kernel: packedBytes, columns: 32, block: 34, head: 32, words: 8, bytes: true, fill: fillScaled,
 	},
 	quant.Q4_K: {
-		kernel: packedNibblesGroups, columns: 256, block: 144, head: 320, words: 32, offset: true, table: &levelsPlain,
+		kernel: packedNibblesGroups, columns: 256, block: 144, head: 320, words: 32, offset: true, table: &levelsPlain, narrow: twice(&levelsPlain),
 		fill: func(h, q []byte, i int, block []byte) {
 			fillHalf(h, i, block)
 			fillHalf(h[32:], i, block[2:])
@@ -125,12 +139,15 @@ func fillWords(q []byte, i int, words []byte) {
 	}
 }
 
-// forms is what the kernels read beside the vectors.
-func (f *packedForm) forms() forms {
+// forms is what the kernels read of n vectors, beside or instead of them.
+func (f *packedForm) forms(n int) (needed forms) {
 	if f.offset {
-		return formSums
+		needed |= formSums
 	}
-	return 0
+	if f.packedTiles(n) {
+		needed |= formPairs
+	}
+	return needed
 }
 
 // packed is the second form of a matrix.
@@ -154,7 +171,7 @@ func (m Matrix) PackedBytes() int {
 		return 0
 	}
 	_, all := f.groupBytes(m.Cols)
-	return (m.Rows + packedRows - 1) / packedRows * all
+	return (m.Rows+packedRows-1)/packedRows*all + packedSlack
 }
 
 // Pack returns the matrix with room for its packed form in buf, which has at least

@@ -32,8 +32,12 @@ var packedKernels = [...][packedVectors]func(y *float32, ldy int, w *byte, heads
 }
 
 // matMulPacked multiplies rows r0 to r1 of a packed matrix, eight vectors at a time.
-func matMulPacked(y []float32, ldy int, w Matrix, in *Input, r0, r1 int) {
+func matMulPacked(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
 	f := w.packed.form
+	if f.packedTiles(in.n) {
+		matMulPackedTiles(y, ldy, w, in, r0, r1, s)
+		return
+	}
 	heads, all := f.groupBytes(w.Cols)
 	blocks := w.Cols / f.columns
 	for t := 0; t < in.n; t += packedVectors {
@@ -46,28 +50,33 @@ func matMulPacked(y []float32, ldy int, w Matrix, in *Input, r0, r1 int) {
 		if f.table != nil {
 			table = &f.table[0]
 		}
-		run := func(group, groups, mask int) {
+		eachGroups(r0, r1, func(group, groups, mask int) {
 			kernel((*float32)(unsafe.Add(unsafe.Pointer(&y[0]), 4*(t*ldy+group*packedRows))), 4*ldy,
 				&w.packed.data[group*all], heads, &in.x[t*in.ld], 4*in.ld, sums, table, blocks, groups, mask)
-		}
-		// The first and the last group may be wanted in part.
-		group, last := r0/packedRows, r1/packedRows
-		const whole = 1<<packedRows - 1
-		first, rest := whole&^(1<<(r0%packedRows)-1), 1<<(r1%packedRows)-1
-		if group == last {
-			run(group, 1, first&rest)
-			continue
-		}
-		if first != whole {
-			run(group, 1, first)
-			group++
-		}
-		if last > group {
-			run(group, last-group, whole)
-		}
-		if rest != 0 {
-			run(last, 1, rest)
-		}
+		})
+	}
+}
+
+// eachGroups calls f for runs of groups that rows r0 to r1 lie in. A bit of mask is
+// set for each row of the groups that is one of them: the first and the last group may
+// be wanted in part.
+func eachGroups(r0, r1 int, f func(group, groups, mask int)) {
+	group, last := r0/packedRows, r1/packedRows
+	const whole = 1<<packedRows - 1
+	first, rest := whole&^(1<<(r0%packedRows)-1), 1<<(r1%packedRows)-1
+	if group == last {
+		f(group, 1, first&rest)
+		return
+	}
+	if first != whole {
+		f(group, 1, first)
+		group++
+	}
+	if last > group {
+		f(group, last-group, whole)
+	}
+	if rest != 0 {
+		f(last, 1, rest)
 	}
 }
 

@@ -7649,3 +7649,59 @@ block166:
 	JNZ       block166
 	VZEROUPPER
 	RET
+
+// func splitPackedAVX512(dst *byte, x *float32, blocks int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·splitPackedAVX512(SB), NOSPLIT, $0-24
+	// Limbs of the pairs of a vector.
+	MOVQ         dst+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         blocks+16(FP), DX
+	MOVL         $0x00008000, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0xffff0000, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Z1
+	MOVL         $0x7f7f7fff, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Z2
+
+block167:
+	VMOVUPS    (CX), Z3
+	VRANGEPS   $0x02, Z2, Z3, Z4
+	VPADDD     Z0, Z4, Z4
+	VPANDD     Z1, Z4, Z4
+	VSUBPS     Z4, Z3, Z3
+	VPADDD     Z0, Z3, Z5
+	VPANDD     Z1, Z5, Z5
+	VSUBPS     Z5, Z3, Z3
+	VMOVUPS    64(CX), Z6
+	VRANGEPS   $0x02, Z2, Z6, Z7
+	VPADDD     Z0, Z7, Z7
+	VPANDD     Z1, Z7, Z7
+	VSUBPS     Z7, Z6, Z6
+	VPADDD     Z0, Z6, Z8
+	VPANDD     Z1, Z8, Z8
+	VSUBPS     Z8, Z6, Z6
+	VSHUFPS    $0x44, Z7, Z4, Z9
+	VSHUFPS    $0xee, Z7, Z4, Z4
+	VPSRLD     $0x10, Z9, Z7
+	VPTERNLOGD $0xf8, Z1, Z4, Z7
+	VMOVUPS    Z7, (AX)
+	VSHUFPS    $0x44, Z8, Z5, Z4
+	VSHUFPS    $0xee, Z8, Z5, Z5
+	VPSRLD     $0x10, Z4, Z4
+	VPTERNLOGD $0xf8, Z1, Z5, Z4
+	VMOVUPS    Z4, 512(AX)
+	VSHUFPS    $0x44, Z6, Z3, Z4
+	VSHUFPS    $0xee, Z6, Z3, Z3
+	VPSRLD     $0x10, Z4, Z4
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VMOVUPS    Z4, 1024(AX)
+	ADDQ       $0x00000600, AX
+	ADDQ       $0x00000080, CX
+	DECQ       DX
+	JNZ        block167
+	VZEROUPPER
+	RET

@@ -6,7 +6,13 @@ package kernels
 // kernels for it.
 func canPack() bool { return false }
 
-func matMulPacked([]float32, int, Matrix, *Input, int, int) {}
+func matMulPacked([]float32, int, Matrix, *Input, int, int, *Scratch) {}
+
+func (f *packedForm) packedTiles(int) bool { return false }
+
+func (in *Input) growPairs() {}
+
+func (in *Input) splitPairs(int, int) {}
 
 func widenGroup([]float32, int, Matrix, int, int, int) {}
 

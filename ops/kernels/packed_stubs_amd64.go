@@ -139,3 +139,6 @@ func widenPackedBytesGroupsAVX512(dst *float32, stride int, head *byte, quants *
 
 //go:noescape
 func turnBytesAVX512(p *byte, count int)
+
+//go:noescape
+func splitPackedAVX512(dst *byte, x *float32, blocks int)

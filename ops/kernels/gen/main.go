@@ -60,6 +60,7 @@ func main() {
 			avx512.widenPacked(p)
 		}
 		avx512.turnBytes()
+		avx512.splitPacked()
 	case "limbs":
 		avx512.limbs()
 	case "few":

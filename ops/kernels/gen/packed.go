@@ -386,6 +386,35 @@ func (v isa) widenPacked(p packedType) {
 	end()
 }
 
+// splitPacked emits the limbs of a vector for the matrix unit, in blocks of 32 columns:
+// one row of 64 bytes of a tile of eight vectors for each limb, three tiles a block.
+// It holds, for the first and for the second sixteen columns, pairs of columns: 0 with 2
+// and 1 with 3 of every four, as half bytes give them.
+func (v isa) splitPacked() {
+	v.text("splitPacked", "(dst *byte, x *float32, blocks int)")
+	Comment("Limbs of the pairs of a vector.")
+	dst, x, blocks := Load(Param("dst"), GP64()), Load(Param("x"), GP64()), Load(Param("blocks"), GP64())
+	c := v.limbConstants()
+	const limbs, tile = 3, 64 * packedVectors
+	loop := label("block")
+	Label(loop)
+	var parts [2][]VecVirtual
+	for i := range parts {
+		parts[i] = v.limbsOf(c, v.load(f32, Mem{Base: x, Disp: i * v.bytes()}, nil), limbs, true)
+	}
+	for i := range limbs {
+		low, high := v.reg(), v.reg()
+		VSHUFPS(U8(0b01_00_01_00), parts[1][i], parts[0][i], low)
+		VSHUFPS(U8(0b11_10_11_10), parts[1][i], parts[0][i], high)
+		VMOVUPS(v.pair(c, low, high), Mem{Base: dst, Disp: i * tile})
+	}
+	ADDQ(U32(limbs*tile), dst)
+	ADDQ(U32(32*4), x)
+	DECQ(blocks)
+	JNZ(LabelRef(loop))
+	end()
+}
+
 // transposed exchanges rows and columns of sixteen registers.
 func (v isa) transposed(in []VecVirtual) []VecVirtual {
 	// pairs combines registers that lie some places apart.
