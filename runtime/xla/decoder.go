@@ -29,8 +29,8 @@ import (
 //	K and V         of each layer, [B, Hkv, S, d] and [B, Hkv, S, dv]
 //
 // Outputs: the logits of each sequence's last token, [B, V]; the residual stream
-// [B*N, D]; K and V of the new tokens, [L, B, Hkv, N, d] and [L, B, Hkv, N, dv], as the
-// cache stores them; field and level [L, B, Hf, N] float64, relative to the same base;
+// [B*N, D]; of each layer K and V of the new tokens, [B, Hkv, N, d] and [B, Hkv, N, dv],
+// as the cache stores them; field and level [L, B, Hf, N] float64, relative to the same base;
 // the last K and V anew; and the outputs of look.
 func (b *builder) chunkGraph() {
 	m := b.e.model
@@ -100,7 +100,11 @@ func (b *builder) chunkGraph() {
 	}
 	b.output(c.logits(gx.Gather(x, c.last)), byLane)
 	b.output(x, byRow)
-	for _, list := range [][]*gx.Node{keys, values, fields, levels, lastKs, lastVs} {
+	for i := range keys {
+		b.output(keys[i], byLane)
+		b.output(values[i], byLane)
+	}
+	for _, list := range [][]*gx.Node{fields, levels, lastKs, lastVs} {
 		if list != nil {
 			b.output(gx.Stack(list, 0), byLayer)
 		}
@@ -158,11 +162,14 @@ func (c *chunk) attention(x *gx.Node, cache graph.Cache) *gx.Node {
 		q = gx.MulScalar(q, 0) // the operator takes a scale of 0 for its default
 	}
 	o := graph.Options{Scale: float64(m.Scale), Interval: graph.Interval(m.Interval)}
-	in := attended{q: c.heads(q), k: c.heads(k), v: c.heads(gx.Reshape(v, rows, m.KVHeads, m.ValDim)), slope: slope}
+	v = gx.Reshape(v, rows, m.KVHeads, m.ValDim)
+	in := attended{q: c.heads(q), k: c.heads(k), v: c.heads(v), slope: slope}
 	if slope != nil {
 		in.field, in.level = gx.ConvertDType(c.field, dtypes.Float32), gx.ConvertDType(c.level, dtypes.Float32)
 	}
-	c.key, c.value = c.rounded(in.k), c.rounded(in.v)
+	k, v = c.rounded(k), c.rounded(v)
+	c.key, c.value = c.heads(k), c.heads(v)
+	c.sums = append(c.sums, c.sum(q), c.sum(k), c.sum(v))
 	var out *gx.Node
 	var after, fresh graph.Cache
 	if cache.Key == nil {

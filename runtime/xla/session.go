@@ -268,8 +268,9 @@ func (s *lanes) feedChunk(ids [][]int32, size int, output func(logits, stream ba
 		return err
 	}
 	defer e.release(out...)
-	logits, stream, keys, values, field, level := out[0], out[1], out[2], out[3], out[4], out[5]
-	rest := out[6:]
+	logits, stream, rest := out[0], out[1], out[2:]
+	fresh, rest := rest[:2*e.model.Blocks], rest[2*e.model.Blocks:]
+	field, level, rest := rest[0], rest[1], rest[2:]
 	for _, last := range []*array{s.lastK, s.lastV} {
 		if last != nil {
 			if err := take(e, rest[0], last.floats()); err != nil {
@@ -291,7 +292,7 @@ func (s *lanes) feedChunk(ids [][]int32, size int, output func(logits, stream ba
 	if err := s.keys.resize(s.seqs); err != nil {
 		return err
 	}
-	if err := s.keys.write(keys, values, s.at, size, &s.buf); err != nil {
+	if err := s.keys.write(fresh, s.at, size, &s.buf); err != nil {
 		return err
 	}
 	for i, q := range s.seqs {

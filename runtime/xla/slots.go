@@ -264,32 +264,32 @@ func copyRows(to, from *array) {
 	}
 }
 
-// write puts K and V of new tokens, buffers of [L, B, Hkv, size, width], into their
-// slots: at[layer][lane][group][size], -1 for a key that is not kept.
-func (k *slots) write(key, value backends.Buffer, at []int32, size int, buf *hostBuffers) error {
+// write puts K and V of new tokens, buffers of [B, Hkv, size, width] in the order of
+// chunkGraph, into their slots: at[layer][lane][group][size], -1 for a key that is not
+// kept.
+func (k *slots) write(fresh []backends.Buffer, at []int32, size int, buf *hostBuffers) error {
 	m := k.e.model
 	groups := len(at) / size / (m.Blocks * k.lanes)
 	if !k.e.memory.shared {
-		return k.writeThere(key, value, at, groups, size)
+		return k.writeThere(fresh, at, groups, size)
 	}
-	for _, x := range []struct {
-		from  backends.Buffer
-		to    []*array
-		buf   *[]float32
-		width int
-	}{{key, k.key, &buf.key, m.KeyDim}, {value, k.value, &buf.value, m.ValDim}} {
-		rows, err := view(k.e, x.from, m.Blocks*k.lanes*m.KVHeads*size*x.width, x.buf)
+	for i, from := range fresh {
+		layer := i / 2
+		to, copied := k.key[layer], &buf.key
+		if i%2 == 1 {
+			to, copied = k.value[layer], &buf.value
+		}
+		width := to.shape.Dimensions[3]
+		rows, err := view(k.e, from, k.lanes*m.KVHeads*size*width, copied)
 		if err != nil {
 			return err
 		}
-		for i := range x.to {
-			dst := x.to[i].floats()
-			for h := range k.lanes * m.KVHeads { // the heads of all lanes
-				slot := at[(i*k.lanes*groups+h*groups/m.KVHeads)*size:]
-				for t := range size {
-					if s := int(slot[t]); s >= 0 {
-						copy(dst[(h*k.capacity+s)*x.width:][:x.width], rows[((i*k.lanes*m.KVHeads+h)*size+t)*x.width:])
-					}
+		dst := to.floats()
+		for h := range k.lanes * m.KVHeads { // the heads of all lanes
+			slot := at[(layer*k.lanes*groups+h*groups/m.KVHeads)*size:]
+			for t := range size {
+				if s := int(slot[t]); s >= 0 {
+					copy(dst[(h*k.capacity+s)*width:][:width], rows[(h*size+t)*width:])
 				}
 			}
 		}
@@ -298,7 +298,7 @@ func (k *slots) write(key, value backends.Buffer, at []int32, size int, buf *hos
 }
 
 // writeThere is write where only a program can do it.
-func (k *slots) writeThere(key, value backends.Buffer, at []int32, groups, size int) error {
+func (k *slots) writeThere(fresh []backends.Buffer, at []int32, groups, size int) error {
 	e, m := k.e, k.e.model
 	there := k.groups()
 	numbers := make([]int32, 0, m.Blocks*k.lanes*there*size)
@@ -313,7 +313,7 @@ func (k *slots) writeThere(key, value backends.Buffer, at []int32, groups, size 
 	}
 	defer e.release(in)
 	p := e.program(programKey{kind: writeSlots, lanes: k.lanes / e.lanesOver(), n: size, slots: k.capacity, typ: k.typ}, (*builder).writeGraph)
-	out, err := e.run(p, append([]backends.Buffer{key, value, in}, k.buffers()...)...)
+	out, err := e.run(p, slices.Concat(fresh, []backends.Buffer{in}, k.buffers())...)
 	if err != nil {
 		return err
 	}
@@ -327,22 +327,24 @@ func (k *slots) groups() int { return min(k.e.model.KVHeads, max(1, k.e.model.Fi
 
 // writeGraph is K and V of all layers with new rows.
 //
-// Inputs: K and V of the new tokens, [L, B, Hkv, N, d] and [L, B, Hkv, N, dv]; their
-// slots, [L, B, G, N] int32; K and V of each layer, in the order of chunkGraph.
+// Inputs: K and V of the new tokens of each layer, [B, Hkv, N, d] and [B, Hkv, N, dv];
+// their slots, [L, B, G, N] int32; K and V of each layer, in the order of chunkGraph.
 func (b *builder) writeGraph() {
 	m, lanes, n, s := b.e.model, b.key.lanes, b.key.n, b.key.slots
 	fieldHeads := max(1, m.FieldHeads)
-	key := b.input("K", byLayer, b.key.typ, m.Blocks, lanes, m.KVHeads, n, m.KeyDim)
-	value := b.input("V", byLayer, b.key.typ, m.Blocks, lanes, m.KVHeads, n, m.ValDim)
+	var keys, values []*gx.Node
+	for i := range m.Layers {
+		keys = append(keys, b.input(layerName(i)+"new K", byLane, b.key.typ, lanes, m.KVHeads, n, m.KeyDim))
+		values = append(values, b.input(layerName(i)+"new V", byLane, b.key.typ, lanes, m.KVHeads, n, m.ValDim))
+	}
 	at := b.input("slots", byLayer, dtypes.Int32, m.Blocks, lanes, min(m.KVHeads, fieldHeads), n)
 	for i := range m.Layers {
-		layer := func(x *gx.Node) *gx.Node { return gx.Squeeze(gx.SliceAxis(x, 0, gx.AxisElem(i)), 0) }
 		cache := graph.NewCache(b.g, b.key.typ, lanes, m.KVHeads, fieldHeads, s, m.KeyDim, m.ValDim)
 		cache.Key = b.input(layerName(i)+"K", byLane, b.key.typ, lanes, m.KVHeads, s, m.KeyDim)
 		cache.Value = b.input(layerName(i)+"V", byLane, b.key.typ, lanes, m.KVHeads, s, m.ValDim)
 		fresh := graph.NewCache(b.g, b.key.typ, lanes, m.KVHeads, fieldHeads, n, m.KeyDim, m.ValDim)
-		fresh.Key, fresh.Value = layer(key), layer(value)
-		next := cache.Write(fresh, layer(at))
+		fresh.Key, fresh.Value = keys[i], values[i]
+		next := cache.Write(fresh, gx.Squeeze(gx.SliceAxis(at, 0, gx.AxisElem(i)), 0))
 		b.output(next.Key, byLane)
 		b.output(next.Value, byLane)
 	}

@@ -42,7 +42,7 @@ func groupCount(m *model.Model) int { return min(m.KVHeads, m.FieldHeads) }
 
 // seen is what the layers of a graph collect.
 type seen struct {
-	sums           []*gx.Node    // [B], of all that attention reads; not finite if any of it is not
+	sums           []*gx.Node    // [B], of squares of all that attention reads; not finite if any of it is not
 	queries, keys  []*gx.Node    // lengths, [B, H, N] and [B, Hkv, N]
 	newest, shares []*gx.Node    // [B, groups, S+N] and [B, H]
 	reads          [5][]*gx.Node // of inspectChunk: q, k, v, field and level
@@ -60,15 +60,10 @@ type attended struct{ q, k, v, field, level, slope *gx.Node }
 // look notes what attention reads, and what else is asked for: slots are those of the
 // cache as they were, after and fresh what Attend made of them and of the new keys.
 func (c *chunk) look(x attended, slots, after, fresh graph.Cache, o graph.Options) {
-	of := func(n *gx.Node) *gx.Node {
-		n = gx.Reshape(gx.Abs(gx.ConvertDType(n, dtypes.Float32)), c.builder.key.lanes, -1)
-		return gx.ReduceSum(n, 1)
-	}
-	c.sums = append(c.sums, of(x.q), of(c.key), of(c.value))
 	if c.e.model.FieldHeads > 0 {
 		for _, f := range []*gx.Node{x.field, x.level} {
 			dims := f.Shape().Dimensions
-			c.sums = append(c.sums, of(gx.Where(gx.BroadcastToDims(gx.InsertAxes(c.skip, 1), dims...), gx.ZerosLike(f), f)))
+			c.sums = append(c.sums, c.sum(gx.Where(gx.BroadcastToDims(gx.InsertAxes(c.skip, 1), dims...), gx.ZerosLike(f), f)))
 		}
 	}
 	if c.builder.key.kind == inspectChunk {
@@ -90,6 +85,14 @@ func (c *chunk) look(x attended, slots, after, fresh graph.Cache, o graph.Option
 	if c.builder.key.watch.dropped {
 		c.audit(x, slots, o)
 	}
+}
+
+// sum is the sum of squares of x, [B or B*N, ..], of each sequence, [B]. It is taken row
+// by row, in the way of a norm, which XLA does fast.
+func (c *chunk) sum(x *gx.Node) *gx.Node {
+	x = gx.Reshape(gx.ConvertDType(x, dtypes.Float32), x.Shape().Dimensions[0], -1)
+	x = gx.ReduceSum(gx.Square(x), 1)
+	return gx.ReduceSum(gx.Reshape(x, c.builder.key.lanes, -1), 1)
 }
 
 // weigh adds the weights of all slots, whose lows are those of the last token, and of
