@@ -38,7 +38,7 @@ func (f *engineFlags) newEngine(m *model.Model) (engine.Engine, error) {
 		}
 		return e, nil
 	}
-	o := xla.Options{Chunk: f.batch, TensorParallel: f.tensorParallel}
+	o := xla.Options{Chunk: f.batch, TensorParallel: f.tensorParallel, Packed: f.packed}
 	switch {
 	case f.backend == backendGo:
 		return asEngine(xla.NewGo(m, o))

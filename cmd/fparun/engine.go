@@ -38,6 +38,7 @@ type engineFlags struct {
 	mlock    bool
 
 	tensorParallel int
+	packed         bool
 }
 
 // add declares the flags; mode and typ are the defaults of the cache's.
@@ -48,6 +49,7 @@ func (f *engineFlags) add(fl *pflag.FlagSet, mode cache.Mode, typ string) {
 	fl.BoolVar(&f.noRepack, "no-repack", false, "leave quantised weights as they lie in the file instead of copying them, at load, to\nan order that is read faster (less work at load, slower; cpu only)")
 	fl.BoolVar(&f.mlock, "mlock", false, "keep the weights in memory, however little they are used; a warning if the system\nallows too little of that (cpu only)")
 	fl.StringVar(&f.backend, "backend", backendAuto, "engine: cpu (this program's own), xla:cpu or xla:cuda (XLA by a plugin, see fparun\nbackends), go (the same graph without one, slow, to check it), auto (xla:cuda\nwhere there is a GPU and its plugin, else cpu)")
+	fl.BoolVar(&f.packed, "packed-weights", false, "on an xla backend, keep Q8_0, Q4_0 and Q4_1 weights as they are and unpack them in each\nuse: less memory, more to compute")
 	fl.IntVar(&f.tensorParallel, "tensor-parallel", 1, "split the model over `N` devices of an xla backend, each with a share of the heads,\nof their cache and of the matrices")
 	fl.StringVar(&f.mode, "cache", string(mode), "which keys the cache drops: off (none), exact (those that cannot change the\noutput by more than float32 rounding), bounded (those whose weight stays within\n--cache-eps), measured (the same for the logits seen so far: no promise),\nbudget (the most penalised, to stay within --cache-keep)")
 	fl.Float64Var(&f.eps, "cache-eps", 1e-3, "weight that --cache bounded and measured may remove in total, for each head and query")

@@ -129,6 +129,9 @@ func (b *builder) weight(name string) *gx.Node {
 // linear is x W^T + bias for x [N, in], in float32.
 func (b *builder) linear(x *gx.Node, name string) *gx.Node {
 	w := b.weight(name)
+	if w == nil {
+		w = b.unpack(name)
+	}
 	y := gx.DotGeneral(gx.ConvertDType(x, w.DType()), []int{1}, nil, w, []int{1}, nil)
 	y = gx.ConvertDType(y, dtypes.Float32)
 	if bias := b.weight(name + bias); bias != nil {

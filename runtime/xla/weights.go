@@ -50,7 +50,7 @@ func (e *Engine) upload() error {
 			project = append(project, l.Gate)
 		}
 		small := smallProjections(m, l)
-		if !e.memory.half && e.splitOver() == 1 {
+		if !e.memory.half && e.splitOver() == 1 && !e.packed {
 			project, small = append(project, small...), nil
 		}
 		u.linear(at+nameProject, e.memory.half, m.Hidden, project...)
@@ -142,6 +142,13 @@ func (u *uploader) linear(name string, half bool, in int, parts ...model.Linear)
 		rows += outputs(p)
 		biased = biased || p.Bias != nil
 	}
+	if u.e.packable(parts) {
+		u.packed(name, in, parts)
+		if biased {
+			u.bias(name, rows, onAll, 1, parts)
+		}
+		return
+	}
 	shape := shapes.Make(matrixType(half, parts), rows, in)
 	x, shares := axesOf(name), 1
 	if x == byHead {
@@ -171,6 +178,14 @@ func (u *uploader) linear(name string, half bool, in int, parts ...model.Linear)
 	if !biased {
 		return
 	}
+	if x != byHead {
+		x = onAll // devices add up what they have; the bias comes once
+	}
+	u.bias(name, rows, x, shares, parts)
+}
+
+// bias uploads the biases of projections, in the order of their rows.
+func (u *uploader) bias(name string, rows int, x axes, shares int, parts []model.Linear) {
 	all := make([]float32, 0, rows)
 	for share := range shares {
 		for _, p := range parts {
@@ -181,9 +196,6 @@ func (u *uploader) linear(name string, half bool, in int, parts ...model.Linear)
 				all = append(all, p.Bias[share*n:(share+1)*n]...)
 			}
 		}
-	}
-	if x != byHead {
-		x = onAll // devices add up what they have; the bias comes once
 	}
 	u.add(name+bias, shapes.Make(dtypes.Float32, rows), x, func(flat any) error {
 		copy(flat.([]float32), all)

@@ -46,6 +46,11 @@ type Options struct {
 	// DataParallel is the number of devices that share the sequences of a batch, each
 	// with the whole model. 0 is 1; one of the two must be 1.
 	TensorParallel, DataParallel int
+
+	// Packed keeps quantised matrices (of the types Q8_0, Q4_0 and Q4_1, on one device)
+	// as they are, and unpacks them in each use: less memory and less to read, more to
+	// compute. Without it they are widened once.
+	Packed bool
 }
 
 // DefaultChunk is the number of tokens that prefill feeds at a time.
@@ -59,6 +64,7 @@ type Engine struct {
 	memory   memory
 	mesh     *mesh // nil: one device
 	chunk    int
+	packed   bool
 	weights  map[string]*array
 	programs map[programKey]*program
 	stats    Stats
@@ -95,7 +101,7 @@ func newEngine(m *model.Model, b backends.Backend, mem memory, o Options) (*Engi
 	}
 	e := &Engine{
 		mesh:  devices,
-		model: m, backend: b, memory: mem, chunk: min(o.Chunk, DefaultChunk),
+		model: m, backend: b, memory: mem, chunk: min(o.Chunk, DefaultChunk), packed: o.Packed,
 		weights: make(map[string]*array), programs: make(map[programKey]*program), bound: make(map[quant.DType][]float32),
 	}
 	if err := try(e.upload); err != nil {

@@ -28,10 +28,10 @@ def tokens(count, sequence, vocab):
 
 
 class Ours:
-    def __init__(self, engine, model, backend, cache):
+    def __init__(self, engine, model, backend, cache, packed=False):
         self.start = time.perf_counter()
         self.process = subprocess.Popen(
-            [engine, "-m", model, "--backend", backend, "--cache", cache],
+            [engine, "-m", model, "--backend", backend, "--cache", cache] + ["--packed"] * packed,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.about = self.read()
         self.opened = time.perf_counter() - self.start
@@ -129,6 +129,7 @@ def main():
     p.add_argument("--model", required=True, help="synthetic model as a GGUF file")
     p.add_argument("--backend", default="xla:cpu", help="cpu, xla:cpu, xla:cuda, go")
     p.add_argument("--beside", help="another backend of ours, measured in the same rounds")
+    p.add_argument("--packed", action="store_true", help="measure quantised weights that stay packed, too")
     p.add_argument("--cache", default="exact", help="off, exact")
     p.add_argument("--rival", choices=["jax", "torch", "none"], default="none")
     p.add_argument("--prefill", default="512", help="lengths, such as 512,4096")
@@ -143,6 +144,8 @@ def main():
     tests = [{"do": "prefill", "tokens": n} for n in numbers(a.prefill)]
     tests += [{"do": "decode", "tokens": a.decode, "sequences": n, "depth": a.depth} for n in numbers(a.sequences)]
     ours = {b: Ours(a.engine, a.model, b, a.cache) for b in [a.backend, a.beside] if b}
+    if a.packed:
+        ours["packed"] = Ours(a.engine, a.model, a.backend, a.cache, packed=True)
     runners = dict(ours)
     if a.rival != "none":
         runners[a.rival] = Rival(a.rival, a.model, "cuda" if a.backend.endswith("cuda") else "cpu")

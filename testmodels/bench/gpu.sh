@@ -36,10 +36,10 @@ if [ $install = yes ]; then
   export VIRTUAL_ENV=$venv # where the plugin is found
 fi
 
-shape=() rounds=5 prefill=4096 decode=128 depth=128 sequences=1,32
+shape=() types=(q8_0 q4_0) rounds=5 prefill=4096 decode=128 depth=128 sequences=1,32
 if [ $device = cpu ]; then
   shape=(--hidden 128 --blocks 1 --heads 4 --ffn 256 --vocab 512)
-  rounds=1 prefill=64 decode=4 depth=0 sequences=1,4
+  types=(q4_0) rounds=1 prefill=64 decode=4 depth=0 sequences=1,4
 fi
 go build -o "$work" ./testmodels/bench ./testmodels/synthetic ./cmd/fpaconv
 "$work/synthetic" --kind llama --gguf "$work/synthetic-llama.gguf" "${shape[@]}" >"$work/log"
@@ -60,3 +60,10 @@ compare() {
 compare --model "$work/synthetic-llama.gguf" --cache off --rival $rival
 echo
 compare --model "$work/synthetic-level-off.gguf" --cache exact
+# Whether weights that stay quantised on the device are faster there.
+[ $device = cpu ] || prefill=512 rounds=3 sequences=1
+for type in "${types[@]}"; do
+  "$work/fpaconv" quantize "$work/synthetic-level-off.gguf" -o "$work/level-off-$type.gguf" --type $type >>"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+  echo
+  compare --model "$work/level-off-$type.gguf" --cache exact --packed
+done

@@ -73,12 +73,13 @@ const limit = 1 << 20
 func run(args []string, in io.Reader, out io.Writer) error {
 	b := &bench{typ: quant.F16}
 	var path, backend, mode string
-	var chunk int
+	var o xla.Options
 	fl := pflag.NewFlagSet("bench", pflag.ContinueOnError)
 	fl.StringVarP(&path, "model", "m", "", "a GGUF `file` or the folder of a checkpoint")
 	fl.StringVar(&backend, "backend", "cpu", "cpu, xla:cpu, xla:cuda, go")
 	fl.StringVar(&mode, "cache", string(cache.Exact), "off, exact")
-	fl.IntVar(&chunk, "batch", xla.DefaultChunk, "tokens fed at a time in prefill")
+	fl.BoolVar(&o.Packed, "packed", false, "keep quantised weights packed on the device")
+	fl.IntVar(&o.Chunk, "batch", xla.DefaultChunk, "tokens fed at a time in prefill")
 	if err := fl.Parse(args); err != nil {
 		return err
 	}
@@ -92,7 +93,7 @@ func run(args []string, in io.Reader, out io.Writer) error {
 	if b.model, err = f.Build(); err != nil {
 		return err
 	}
-	if err := b.open(backend, chunk); err != nil {
+	if err := b.open(backend, o); err != nil {
 		return err
 	}
 	defer b.engine.Close()
@@ -124,22 +125,22 @@ func run(args []string, in io.Reader, out io.Writer) error {
 }
 
 // open makes the engine.
-func (b *bench) open(backend string, chunk int) (err error) {
+func (b *bench) open(backend string, o xla.Options) (err error) {
 	device, isXLA := strings.CutPrefix(backend, "xla:")
 	switch {
 	case backend == "cpu":
-		b.engine, err = cpu.New(b.model, cpu.Options{Chunk: chunk})
+		b.engine, err = cpu.New(b.model, cpu.Options{Chunk: o.Chunk})
 		return err
 	case backend == "go":
 		b.typ = quant.F32 // it has no other
-		b.xla, err = xla.NewGo(b.model, xla.Options{Chunk: chunk})
+		b.xla, err = xla.NewGo(b.model, o)
 	case !isXLA:
 		return fmt.Errorf("backend %q, expected cpu, xla:cpu, xla:cuda or go", backend)
 	default:
 		err = fmt.Errorf("no XLA plugin for %s is installed; fparun backends install %s installs one", device, device)
 		for _, p := range xla.Plugins() {
 			if string(p.Device) == device {
-				b.xla, err = xla.New(b.model, p, xla.Options{Chunk: chunk})
+				b.xla, err = xla.New(b.model, p, o)
 				break
 			}
 		}
