@@ -22,6 +22,7 @@ type kind struct {
 	shared   bool // the host writes to the backend's memory
 	half     bool
 	compiles bool // a program takes XLA's time to compile
+	gpu      bool
 }
 
 // kinds are the pure-Go backend and, in a build with cgo, XLA.

@@ -16,6 +16,10 @@ func init() {
 		kind{name: "xla, nothing shared", open: openTestPlugin, compiles: true},
 		kind{name: "xla, half precision", open: openTestPlugin, compiles: true, half: true},
 	)
+	if path := os.Getenv("FPA_XLA_CUDA"); path != "" {
+		open := func(bool) (backends.Backend, error) { return openPlugin(Plugin{Device: CUDA, Path: path}) }
+		kinds = append(kinds, kind{name: "xla:cuda", open: open, compiles: true, gpu: true})
+	}
 }
 
 // openTestPlugin opens the PJRT CPU plugin that FPA_PJRT_CPU names; nil without
