@@ -263,6 +263,9 @@ func cacheLine(s cache.Stats) string {
 	if !s.Evictable {
 		line += "; no key can be dropped"
 	}
+	if d := s.Device; d != nil {
+		line += fmt.Sprintf("; %d slots a head on the device, %s as %s", d.Slots, cli.Bytes(s.BytesAllocated), d.Type)
+	}
 	return line
 }
 

@@ -106,7 +106,7 @@ type goldenCase struct {
 	length            int          // of the sequence
 	policy            cache.Policy // drops what the logits do not show
 	drops             bool         // some keys, at least
-	xla               bool         // worth the seconds that XLA compiles
+	xla               bool         // on XLA too, which takes seconds to compile; all of them with FPA_LONG_TESTS
 }
 
 // goldenCases are the trained model, FoX and FLA checkpoints with the outputs of their
@@ -138,7 +138,7 @@ func goldenCases(t *testing.T) []goldenCase {
 		if _, err := os.Stat(c.file); err != nil {
 			c.model, c.file = filepath.Join(dir, "bf16"), filepath.Join(dir, "golden_bf16w.safetensors")
 		}
-		c.xla = c.name == "fox_pro" || c.name == "fla_mha_tied"
+		c.xla = c.name == "fox_pro"
 		cases = append(cases, c)
 	}
 	for _, dir := range folders("llama_tiny") {
@@ -147,6 +147,11 @@ func goldenCases(t *testing.T) []goldenCase {
 	}
 	if path, shared := os.Getenv("FPA_SMOLLM2"), os.Getenv("FPA_SHARED"); path != "" && shared != "" {
 		cases = append(cases, goldenCase{"SmolLM2", path, filepath.Join(shared, "cases", "smollm2", "english_100", "golden.safetensors"), 0, exact, false, true})
+	}
+	if os.Getenv("FPA_LONG_TESTS") != "" {
+		for i := range cases {
+			cases[i].xla = true
+		}
 	}
 	return cases
 }

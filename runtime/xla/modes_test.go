@@ -17,6 +17,7 @@ import (
 // TestModes holds every mode of the cache against the CPU engine, token by token: which
 // keys are kept, what the report says, and the logits.
 func TestModes(t *testing.T) {
+	const onXLA = "grouped, field a query head"
 	policies := []cache.Policy{
 		{Mode: cache.Measured, Eps: 1e-2},
 		{Mode: cache.Budget, Keep: cache.Keep{Share: 0.3}},
@@ -26,6 +27,9 @@ func TestModes(t *testing.T) {
 	for _, name := range []string{"fox pro", "grouped, field a query head", "grouped, field a key head", "one field for all heads", "direct absolute", "inclusive relative", "softmax rope"} {
 		c := modeltest.Config()
 		modeltest.Options()[name](&c)
+		if name == onXLA {
+			c.Blocks = 1
+		}
 		m := build(t, modeltest.Random(c, 5, true))
 		for i := range m.Layers { // fields that fall fast
 			for h := range m.Layers[i].Slope {
@@ -39,11 +43,11 @@ func TestModes(t *testing.T) {
 				suits := func(k kind) bool {
 					switch {
 					case k.compiles: // which takes XLA a second for each
-						return name == "grouped, field a query head" && k.shared == p.Audit && (typ == quant.Q8_0) == (p.Mode == cache.Bounded)
+						return name == onXLA && k.shared && (typ == quant.Q8_0) == (p.Mode == cache.Bounded)
 					case typ == quant.Q8_0:
 						return name == "fox pro" && k.shared
 					}
-					return k.shared || name == "grouped, field a query head"
+					return k.shared || name == onXLA
 				}
 				each(t, suits, func(t *testing.T, k kind) {
 					t.Run(fmt.Sprintf("%s, %s %+v %s", name, p.Mode, p.Keep, typ), func(t *testing.T) {
@@ -109,7 +113,6 @@ func TestInputsOfAttention(t *testing.T) {
 		{"blk.1.attn_v.bias", 66000, quant.Q8_0},
 		{"blk.1.attn_v.bias", 1e15, quant.F32},
 		{"blk.1.attn_v.bias", -66000, quant.F16},
-		{"blk.1.attn_v.bias", 65400, quant.F16},
 	} {
 		config := modeltest.Config()
 		config.Field, config.Level, config.FieldActivation = model.FieldDirect, model.LevelAbsolute, model.Identity
@@ -130,6 +133,9 @@ func TestInputsOfAttention(t *testing.T) {
 		each(t, func(k kind) bool { return k.shared && k.compiles == (c.typ == quant.F16) }, func(t *testing.T, k kind) {
 			ours, theirs := k.engine(t, m, Options{}), cpuEngine(t, m)
 			for _, n := range []int{1, 5} {
+				if k.compiles && n == 1 {
+					continue
+				}
 				feed := func(e engine.Engine) string {
 					s := newSession(t, e, c.typ, cache.Policy{Mode: cache.Off})
 					return fmt.Sprint(s.Feed(modeltest.Tokens(n, config.VocabSize, 3), nil, func(int, []float32) error { return nil }))
