@@ -101,6 +101,9 @@ func (k *slots) bytes() int64 {
 	if k.e.model.FieldHeads > 0 {
 		n += 2 * int64(k.level.shape.Memory())
 	}
+	if k.audited {
+		n += int64(k.allLevel.shape.Memory() + k.dropped.shape.Memory())
+	}
 	return n
 }
 
