@@ -111,15 +111,44 @@ func at(l level, f func()) {
 	f()
 }
 
+// tileType is a type of matrices, packed or not.
+type tileType struct {
+	quant.DType
+	packed bool
+}
+
+// tileTypes cover every way to tiles.
+var tileTypes = []tileType{
+	{quant.F32, false}, {quant.F16, false}, {quant.BF16, false}, {quant.Q8_0, false}, {quant.Q4_0, false},
+	{quant.Q4_1, false}, {quant.Q5_0, false}, {quant.Q5_1, false}, {quant.Q4_K, false}, {quant.Q5_K, false}, {quant.Q6_K, false},
+	{quant.Q4_0, true}, {quant.Q4_1, true}, {quant.Q8_0, true}, {quant.IQ4_NL, true}, {quant.Q4_K, true}, {quant.Q6_K, true},
+}
+
+func (d tileType) String() string {
+	if d.packed {
+		return d.DType.String() + " packed"
+	}
+	return d.DType.String()
+}
+
+// matrix is matrix of the type.
+func (d tileType) matrix(t *testing.T, r *rand.Rand, rows, cols int) (Matrix, []float32) {
+	w, values := matrix(t, r, d.DType, rows, cols)
+	if d.packed {
+		w = packedOf(t, w, aligned(w.PackedBytes()))
+	}
+	return w, values
+}
+
 // TestTilesError measures the error of a product in tiles beside that of the
 // float32 kernel, relative to the sum of magnitudes.
 func TestTilesError(t *testing.T) {
 	needTiles(t)
 	r := newRand()
 	var s Scratch
-	for _, d := range []quant.DType{quant.F32, quant.F16, quant.BF16, quant.Q8_0, quant.Q4_0, quant.Q4_1, quant.Q5_0, quant.Q5_1, quant.Q4_K, quant.Q5_K, quant.Q6_K} {
+	for _, test := range tileTypes {
 		const rows, cols, n = 32, 2048, 64
-		w, values := matrix(t, r, d, rows, cols)
+		w, values := test.matrix(t, r, rows, cols)
 		x := normals(r, n*cols)
 		y := [2][]float32{make([]float32, n*rows), make([]float32, n*rows)}
 		at(avx512, func() { matMulOf(y[0], rows, w, x, cols, n, 0, rows, &s) })
@@ -134,9 +163,9 @@ func TestTilesError(t *testing.T) {
 			}
 		}
 		rms := func(k int) float64 { return math.Sqrt(square[k] / float64(len(y[k]))) }
-		t.Logf("%s: rms and largest error, float32 %.2g %.2g, tiles %.2g %.2g", d, rms(0), worst[0], rms(1), worst[1])
+		t.Logf("%s: rms and largest error, float32 %.2g %.2g, tiles %.2g %.2g", test, rms(0), worst[0], rms(1), worst[1])
 		if rms(1) > 3*rms(0) {
-			t.Errorf("%s: error %.3g in tiles, %.3g in float32", d, rms(1), rms(0))
+			t.Errorf("%s: error %.3g in tiles, %.3g in float32", test, rms(1), rms(0))
 		}
 	}
 }
@@ -238,10 +267,14 @@ func TestTilesShapes(t *testing.T) {
 	at(amx, func() {
 		r := newRand()
 		var s Scratch
-		for _, d := range []quant.DType{quant.F16, quant.Q4_1} {
-			for _, shape := range [][3]int{{blockPanels*panelRows + 17, blockSteps*tileCols + 32, blockGroups*groupVectors + 9}, {5, 3 * blockSteps * tileCols, 47}} {
+		for _, d := range tileTypes {
+			shapes := [][3]int{{blockPanels*panelRows + 17, blockSteps*tileCols + 32, blockGroups*groupVectors + 9}, {37, 3 * blockSteps * tileCols, 47}}
+			if d.BlockLen() == 256 {
+				shapes = [][3]int{{37, 768, 47}}
+			}
+			for _, shape := range shapes {
 				rows, cols, n := shape[0], shape[1], shape[2]
-				w, values := matrix(t, r, d, rows, cols)
+				w, values := d.matrix(t, r, rows, cols)
 				x, y := normals(r, n*cols), make([]float32, n*rows)
 				matMulOf(y, rows, w, x, cols, n, 0, rows, &s)
 				for range 200 {
@@ -249,13 +282,21 @@ func TestTilesShapes(t *testing.T) {
 					want, size := dot64(values[i*cols:(i+1)*cols], x[v*cols:])
 					near(t, fmt.Sprint(d, shape, i, v), y[v*rows+i], want, size, sumTolerance)
 				}
-				alone := make([]float32, ManyVectors*rows)
 				for range 5 {
+					// One row alone, and some that begin and end in the middle of a tile.
 					i, v := r.IntN(rows), r.IntN(n-ManyVectors+1)
-					matMulOf(alone, rows, w, x[v*cols:], cols, ManyVectors, i, i+1, &s)
-					for k := range ManyVectors {
-						if alone[k*rows+i] != y[(v+k)*rows+i] {
-							t.Fatalf("%s %v: row %d and vector %d differ when taken alone", d, shape, i, v+k)
+					for _, end := range []int{i + 1, min(rows, i+20)} {
+						some, check := guarded(t, make([]float32, ManyVectors*rows))
+						matMulOf(some, rows, w, x[v*cols:], cols, ManyVectors, i, end, &s)
+						check()
+						for k := range some {
+							row, want := k%rows, float32(0)
+							if row >= i && row < end {
+								want = y[v*rows+k]
+							}
+							if some[k] != want {
+								t.Fatalf("%s %v: rows %d to %d: row %d of vector %d is %v, want %v", d, shape, i, end, row, v+k/rows, some[k], want)
+							}
 						}
 					}
 				}
@@ -292,7 +333,7 @@ func TestLimbs(t *testing.T) {
 		for c := range cols {
 			// Tile, row and place of the element, see splitVectors.
 			tile := v / tileSide * steps * vectorLimbs
-			at := (tile+c/tileCols*vectorLimbs)*tileBytes + c%16*64 + v%16*4 + c%tileCols/16*2
+			at := (tile+c/tileCols*vectorLimbs)*tileBytes + v%16*64 + c%16*4 + c%tileCols/16*2
 			sum, size := 0.0, 0.0
 			for l := range vectorLimbs {
 				p := in.limbs[at+l*tileBytes:]

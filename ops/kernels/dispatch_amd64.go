@@ -309,11 +309,14 @@ func rowsF32(y *float32, w unsafe.Pointer, stride int, x []float32, rows int, sc
 }
 
 // formsFor is what MatMul of the matrix and n vectors reads beside the vectors.
-func formsFor(_ Matrix, n int) forms {
-	if current == amx && n >= ManyVectors {
-		return formLimbs
+func formsFor(w Matrix, n int) forms {
+	if current != amx || n < ManyVectors {
+		return 0
 	}
-	return 0
+	if isScaled(w) {
+		return formLimbs | w.packed.form.forms()
+	}
+	return formLimbs
 }
 
 func matMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {

@@ -160,6 +160,12 @@ const gatedChunk = 256
 // up; gate and up are at least as long as y.
 func GatedMul(kind Activation, y, gate, up []float32) {
 	gate, up = gate[:len(y)], up[:len(y)]
+	if len(y) > 0 && &y[0] != &up[0] {
+		copy(y, gate)
+		activate(kind, y)
+		mul(y, up)
+		return
+	}
 	var buf [gatedChunk]float32
 	for len(y) > 0 {
 		n := min(len(y), gatedChunk)

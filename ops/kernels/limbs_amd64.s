@@ -2,170 +2,30 @@
 
 #include "textflag.h"
 
-// func splitRowsBF16To1AVX512(dst *byte, w *byte, stride int, rows int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·splitRowsBF16To1AVX512(SB), NOSPLIT, $0-40
-	// Tiles of the limbs of rows.
+// func splitVectorsAVX512(dst *byte, x *float32, stride int, vectors int, steps int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·splitVectorsAVX512(SB), NOSPLIT, $0-40
+	// Tiles of the limbs of vectors.
 	MOVQ         dst+0(FP), AX
-	MOVQ         w+8(FP), CX
+	MOVQ         x+8(FP), CX
 	MOVQ         stride+16(FP), DX
 	MOVQ         steps+32(FP), BX
 	MOVL         $0x00008000, SI
 	VMOVD        SI, X0
 	VPBROADCASTD X0, Z0
 	MOVL         $0xffff0000, SI
-	VMOVD        SI, X0
-	VPBROADCASTD X0, Z0
-	MOVL         $0x7f7f7fff, SI
 	VMOVD        SI, X1
 	VPBROADCASTD X1, Z1
+	MOVL         $0x7f7f7fff, SI
+	VMOVD        SI, X2
+	VPBROADCASTD X2, Z2
 
 step1:
-	MOVQ rows+24(FP), R8
+	MOVQ vectors+24(FP), R8
 	MOVQ CX, SI
 	MOVQ AX, DI
 
-row2:
-	VPMOVZXWD  (SI), Z1
-	VPSLLD     $0x10, Z1, Z1
-	VPMOVZXWD  32(SI), Z2
-	VPSLLD     $0x10, Z2, Z2
-	VPSRLD     $0x10, Z1, Z1
-	VPTERNLOGD $0xf8, Z0, Z2, Z1
-	VMOVUPS    Z1, (DI)
-	ADDQ       DX, SI
-	ADDQ       $0x00000040, DI
-	DECQ       R8
-	JNZ        row2
-	ADDQ       $0x00000040, CX
-	ADDQ       $0x00000400, AX
-	DECQ       BX
-	JNZ        step1
-	VZEROUPPER
-	RET
-
-// func splitRowsF16To2AVX512(dst *byte, w *byte, stride int, rows int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·splitRowsF16To2AVX512(SB), NOSPLIT, $0-40
-	// Tiles of the limbs of rows.
-	MOVQ         dst+0(FP), AX
-	MOVQ         w+8(FP), CX
-	MOVQ         stride+16(FP), DX
-	MOVQ         steps+32(FP), BX
-	MOVL         $0x00008000, SI
-	VMOVD        SI, X0
-	VPBROADCASTD X0, Z0
-	MOVL         $0xffff0000, SI
-	VMOVD        SI, X1
-	VPBROADCASTD X1, Z1
-	MOVL         $0x7f7f7fff, SI
-	VMOVD        SI, X2
-	VPBROADCASTD X2, Z2
-
-step3:
-	MOVQ rows+24(FP), R8
-	MOVQ CX, SI
-	MOVQ AX, DI
-
-row4:
-	VCVTPH2PS  (SI), Z2
-	VPADDD     Z0, Z2, Z3
-	VPANDD     Z1, Z3, Z3
-	VSUBPS     Z3, Z2, Z2
-	VCVTPH2PS  32(SI), Z4
-	VPADDD     Z0, Z4, Z5
-	VPANDD     Z1, Z5, Z5
-	VSUBPS     Z5, Z4, Z4
-	VPSRLD     $0x10, Z3, Z3
-	VPTERNLOGD $0xf8, Z1, Z5, Z3
-	VMOVUPS    Z3, (DI)
-	VPSRLD     $0x10, Z2, Z2
-	VPTERNLOGD $0xf8, Z1, Z4, Z2
-	VMOVUPS    Z2, 1024(DI)
-	ADDQ       DX, SI
-	ADDQ       $0x00000040, DI
-	DECQ       R8
-	JNZ        row4
-	ADDQ       $0x00000040, CX
-	ADDQ       $0x00000800, AX
-	DECQ       BX
-	JNZ        step3
-	VZEROUPPER
-	RET
-
-// func splitRowsF32To2AVX512(dst *byte, w *byte, stride int, rows int, steps int)
-// Requires: AVX, AVX512F
-TEXT ·splitRowsF32To2AVX512(SB), NOSPLIT, $0-40
-	// Tiles of the limbs of rows.
-	MOVQ         dst+0(FP), AX
-	MOVQ         w+8(FP), CX
-	MOVQ         stride+16(FP), DX
-	MOVQ         steps+32(FP), BX
-	MOVL         $0x00008000, SI
-	VMOVD        SI, X0
-	VPBROADCASTD X0, Z0
-	MOVL         $0xffff0000, SI
-	VMOVD        SI, X1
-	VPBROADCASTD X1, Z1
-	MOVL         $0x7f7f7fff, SI
-	VMOVD        SI, X2
-	VPBROADCASTD X2, Z2
-
-step5:
-	MOVQ rows+24(FP), R8
-	MOVQ CX, SI
-	MOVQ AX, DI
-
-row6:
-	VMOVUPS    (SI), Z2
-	VPADDD     Z0, Z2, Z3
-	VPANDD     Z1, Z3, Z3
-	VSUBPS     Z3, Z2, Z2
-	VMOVUPS    64(SI), Z4
-	VPADDD     Z0, Z4, Z5
-	VPANDD     Z1, Z5, Z5
-	VSUBPS     Z5, Z4, Z4
-	VPSRLD     $0x10, Z3, Z3
-	VPTERNLOGD $0xf8, Z1, Z5, Z3
-	VMOVUPS    Z3, (DI)
-	VPSRLD     $0x10, Z2, Z2
-	VPTERNLOGD $0xf8, Z1, Z4, Z2
-	VMOVUPS    Z2, 1024(DI)
-	ADDQ       DX, SI
-	ADDQ       $0x00000040, DI
-	DECQ       R8
-	JNZ        row6
-	ADDQ       $0x00000080, CX
-	ADDQ       $0x00000800, AX
-	DECQ       BX
-	JNZ        step5
-	VZEROUPPER
-	RET
-
-// func splitRowsF32To3AVX512(dst *byte, w *byte, stride int, rows int, steps int)
-// Requires: AVX, AVX512DQ, AVX512F
-TEXT ·splitRowsF32To3AVX512(SB), NOSPLIT, $0-40
-	// Tiles of the limbs of rows.
-	MOVQ         dst+0(FP), AX
-	MOVQ         w+8(FP), CX
-	MOVQ         stride+16(FP), DX
-	MOVQ         steps+32(FP), BX
-	MOVL         $0x00008000, SI
-	VMOVD        SI, X0
-	VPBROADCASTD X0, Z0
-	MOVL         $0xffff0000, SI
-	VMOVD        SI, X1
-	VPBROADCASTD X1, Z1
-	MOVL         $0x7f7f7fff, SI
-	VMOVD        SI, X2
-	VPBROADCASTD X2, Z2
-
-step7:
-	MOVQ rows+24(FP), R8
-	MOVQ CX, SI
-	MOVQ AX, DI
-
-row8:
+vector2:
 	VMOVUPS    (SI), Z3
 	VRANGEPS   $0x02, Z2, Z3, Z4
 	VPADDD     Z0, Z4, Z4
@@ -194,20 +54,659 @@ row8:
 	ADDQ       DX, SI
 	ADDQ       $0x00000040, DI
 	DECQ       R8
-	JNZ        row8
+	JNZ        vector2
 	ADDQ       $0x00000080, CX
 	ADDQ       $0x00000c00, AX
 	DECQ       BX
-	JNZ        step7
+	JNZ        step1
 	VZEROUPPER
 	RET
 
-// func splitVectorsAVX512(dst *byte, x *float32, stride int, steps int)
-// Requires: AVX, AVX512DQ, AVX512F
-TEXT ·splitVectorsAVX512(SB), NOSPLIT, $0-32
-	// Tiles of the limbs of vectors.
+// func splitRowsBF16To1AVX512(dst *byte, w *byte, stride int, steps int)
+// Requires: AVX, AVX2, AVX512F, AVX512VL
+TEXT ·splitRowsBF16To1AVX512(SB), NOSPLIT, $0-32
+	// Tiles of the limbs of rows.
 	MOVQ         dst+0(FP), AX
-	MOVQ         x+8(FP), CX
+	MOVQ         w+8(FP), CX
+	MOVQ         stride+16(FP), DX
+	MOVQ         steps+24(FP), BX
+	MOVL         $0x00008000, SI
+	VMOVD        SI, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0xffff0000, SI
+	VMOVD        SI, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0x7f7f7fff, SI
+	VMOVD        SI, X17
+	VPBROADCASTD X17, Z17
+
+step3:
+	MOVQ $0x00000002, SI
+
+columns4:
+	MOVQ         CX, DI
+	VMOVUPS      (DI), X1
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X2
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X3
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X4
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X5
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X6
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X7
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X8
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Y1, Y1
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Y2, Y2
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Y3, Y3
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Y4, Y4
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Y5, Y5
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Y6, Y6
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Y7, Y7
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Y8, Y8
+	VPUNPCKLWD   Y5, Y1, Y17
+	VPUNPCKHWD   Y5, Y1, Y18
+	VPUNPCKLWD   Y6, Y2, Y19
+	VPUNPCKHWD   Y6, Y2, Y20
+	VPUNPCKLWD   Y7, Y3, Y21
+	VPUNPCKHWD   Y7, Y3, Y22
+	VPUNPCKLWD   Y8, Y4, Y23
+	VPUNPCKHWD   Y8, Y4, Y24
+	VPUNPCKLWD   Y21, Y17, Y25
+	VPUNPCKHWD   Y21, Y17, Y17
+	VPUNPCKLWD   Y22, Y18, Y21
+	VPUNPCKHWD   Y22, Y18, Y18
+	VPUNPCKLWD   Y23, Y19, Y22
+	VPUNPCKHWD   Y23, Y19, Y19
+	VPUNPCKLWD   Y24, Y20, Y23
+	VPUNPCKHWD   Y24, Y20, Y20
+	VPUNPCKLWD   Y22, Y25, Y24
+	VPUNPCKHWD   Y22, Y25, Y22
+	VPUNPCKLWD   Y19, Y17, Y25
+	VPUNPCKHWD   Y19, Y17, Y17
+	VPUNPCKLWD   Y23, Y21, Y19
+	VPUNPCKHWD   Y23, Y21, Y21
+	VPUNPCKLWD   Y20, Y18, Y23
+	VPUNPCKHWD   Y20, Y18, Y18
+	VPMOVZXWD    Y24, Z20
+	VPSLLD       $0x10, Z20, Z20
+	VPSRLD       $0x10, Z20, Z20
+	VMOVUPS      Z20, (AX)
+	VPMOVZXWD    Y22, Z20
+	VPSLLD       $0x10, Z20, Z20
+	VPSRLD       $0x10, Z20, Z20
+	VMOVUPS      Z20, 64(AX)
+	VPMOVZXWD    Y25, Z20
+	VPSLLD       $0x10, Z20, Z20
+	VPSRLD       $0x10, Z20, Z20
+	VMOVUPS      Z20, 128(AX)
+	VPMOVZXWD    Y17, Z17
+	VPSLLD       $0x10, Z17, Z17
+	VPSRLD       $0x10, Z17, Z17
+	VMOVUPS      Z17, 192(AX)
+	VPMOVZXWD    Y19, Z17
+	VPSLLD       $0x10, Z17, Z17
+	VPSRLD       $0x10, Z17, Z17
+	VMOVUPS      Z17, 256(AX)
+	VPMOVZXWD    Y21, Z17
+	VPSLLD       $0x10, Z17, Z17
+	VPSRLD       $0x10, Z17, Z17
+	VMOVUPS      Z17, 320(AX)
+	VPMOVZXWD    Y23, Z17
+	VPSLLD       $0x10, Z17, Z17
+	VPSRLD       $0x10, Z17, Z17
+	VMOVUPS      Z17, 384(AX)
+	VPMOVZXWD    Y18, Z17
+	VPSLLD       $0x10, Z17, Z17
+	VPSRLD       $0x10, Z17, Z17
+	VMOVUPS      Z17, 448(AX)
+	MOVQ         CX, DI
+	VMOVUPS      32(DI), X9
+	ADDQ         DX, DI
+	VMOVUPS      32(DI), X10
+	ADDQ         DX, DI
+	VMOVUPS      32(DI), X11
+	ADDQ         DX, DI
+	VMOVUPS      32(DI), X12
+	ADDQ         DX, DI
+	VMOVUPS      32(DI), X13
+	ADDQ         DX, DI
+	VMOVUPS      32(DI), X14
+	ADDQ         DX, DI
+	VMOVUPS      32(DI), X15
+	ADDQ         DX, DI
+	VMOVUPS      32(DI), X16
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 32(DI), Y9, Y9
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 32(DI), Y10, Y10
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 32(DI), Y11, Y11
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 32(DI), Y12, Y12
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 32(DI), Y13, Y13
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 32(DI), Y14, Y14
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 32(DI), Y15, Y15
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 32(DI), Y16, Y16
+	VPUNPCKLWD   Y13, Y9, Y17
+	VPUNPCKHWD   Y13, Y9, Y18
+	VPUNPCKLWD   Y14, Y10, Y19
+	VPUNPCKHWD   Y14, Y10, Y20
+	VPUNPCKLWD   Y15, Y11, Y21
+	VPUNPCKHWD   Y15, Y11, Y22
+	VPUNPCKLWD   Y16, Y12, Y23
+	VPUNPCKHWD   Y16, Y12, Y24
+	VPUNPCKLWD   Y21, Y17, Y25
+	VPUNPCKHWD   Y21, Y17, Y17
+	VPUNPCKLWD   Y22, Y18, Y21
+	VPUNPCKHWD   Y22, Y18, Y18
+	VPUNPCKLWD   Y23, Y19, Y22
+	VPUNPCKHWD   Y23, Y19, Y19
+	VPUNPCKLWD   Y24, Y20, Y23
+	VPUNPCKHWD   Y24, Y20, Y20
+	VPUNPCKLWD   Y22, Y25, Y24
+	VPUNPCKHWD   Y22, Y25, Y22
+	VPUNPCKLWD   Y19, Y17, Y25
+	VPUNPCKHWD   Y19, Y17, Y17
+	VPUNPCKLWD   Y23, Y21, Y19
+	VPUNPCKHWD   Y23, Y21, Y21
+	VPUNPCKLWD   Y20, Y18, Y23
+	VPUNPCKHWD   Y20, Y18, Y18
+	VPMOVZXWD    Y24, Z20
+	VPSLLD       $0x10, Z20, Z20
+	VMOVUPS      (AX), Z24
+	VPTERNLOGD   $0xf8, Z0, Z20, Z24
+	VMOVUPS      Z24, (AX)
+	VPMOVZXWD    Y22, Z20
+	VPSLLD       $0x10, Z20, Z20
+	VMOVUPS      64(AX), Z22
+	VPTERNLOGD   $0xf8, Z0, Z20, Z22
+	VMOVUPS      Z22, 64(AX)
+	VPMOVZXWD    Y25, Z20
+	VPSLLD       $0x10, Z20, Z20
+	VMOVUPS      128(AX), Z22
+	VPTERNLOGD   $0xf8, Z0, Z20, Z22
+	VMOVUPS      Z22, 128(AX)
+	VPMOVZXWD    Y17, Z17
+	VPSLLD       $0x10, Z17, Z17
+	VMOVUPS      192(AX), Z20
+	VPTERNLOGD   $0xf8, Z0, Z17, Z20
+	VMOVUPS      Z20, 192(AX)
+	VPMOVZXWD    Y19, Z17
+	VPSLLD       $0x10, Z17, Z17
+	VMOVUPS      256(AX), Z19
+	VPTERNLOGD   $0xf8, Z0, Z17, Z19
+	VMOVUPS      Z19, 256(AX)
+	VPMOVZXWD    Y21, Z17
+	VPSLLD       $0x10, Z17, Z17
+	VMOVUPS      320(AX), Z19
+	VPTERNLOGD   $0xf8, Z0, Z17, Z19
+	VMOVUPS      Z19, 320(AX)
+	VPMOVZXWD    Y23, Z17
+	VPSLLD       $0x10, Z17, Z17
+	VMOVUPS      384(AX), Z19
+	VPTERNLOGD   $0xf8, Z0, Z17, Z19
+	VMOVUPS      Z19, 384(AX)
+	VPMOVZXWD    Y18, Z17
+	VPSLLD       $0x10, Z17, Z17
+	VMOVUPS      448(AX), Z18
+	VPTERNLOGD   $0xf8, Z0, Z17, Z18
+	VMOVUPS      Z18, 448(AX)
+	ADDQ         $0x00000010, CX
+	ADDQ         $0x00000200, AX
+	DECQ         SI
+	JNZ          columns4
+	ADDQ         $0x00000020, CX
+	ADDQ         $0x00000000, AX
+	DECQ         BX
+	JNZ          step3
+	VZEROUPPER
+	RET
+
+// func splitRowsF16To2AVX512(dst *byte, w *byte, stride int, steps int)
+// Requires: AVX, AVX2, AVX512F, AVX512VL
+TEXT ·splitRowsF16To2AVX512(SB), NOSPLIT, $0-32
+	// Tiles of the limbs of rows.
+	MOVQ         dst+0(FP), AX
+	MOVQ         w+8(FP), CX
+	MOVQ         stride+16(FP), DX
+	MOVQ         steps+24(FP), BX
+	MOVL         $0x00008000, SI
+	VMOVD        SI, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0xffff0000, SI
+	VMOVD        SI, X1
+	VPBROADCASTD X1, Z1
+	MOVL         $0x7f7f7fff, SI
+	VMOVD        SI, X2
+	VPBROADCASTD X2, Z2
+
+step5:
+	MOVQ $0x00000002, SI
+
+columns6:
+	MOVQ         CX, DI
+	VMOVUPS      (DI), X3
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X4
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X5
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X6
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X7
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X8
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X9
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X10
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Y3, Y3
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Y4, Y4
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Y5, Y5
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Y6, Y6
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Y7, Y7
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Y8, Y8
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Y9, Y9
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Y10, Y10
+	VPUNPCKLWD   Y7, Y3, Y2
+	VPUNPCKHWD   Y7, Y3, Y19
+	VPUNPCKLWD   Y8, Y4, Y20
+	VPUNPCKHWD   Y8, Y4, Y21
+	VPUNPCKLWD   Y9, Y5, Y22
+	VPUNPCKHWD   Y9, Y5, Y23
+	VPUNPCKLWD   Y10, Y6, Y24
+	VPUNPCKHWD   Y10, Y6, Y25
+	VPUNPCKLWD   Y22, Y2, Y26
+	VPUNPCKHWD   Y22, Y2, Y2
+	VPUNPCKLWD   Y23, Y19, Y22
+	VPUNPCKHWD   Y23, Y19, Y19
+	VPUNPCKLWD   Y24, Y20, Y23
+	VPUNPCKHWD   Y24, Y20, Y20
+	VPUNPCKLWD   Y25, Y21, Y24
+	VPUNPCKHWD   Y25, Y21, Y21
+	VPUNPCKLWD   Y23, Y26, Y25
+	VPUNPCKHWD   Y23, Y26, Y23
+	VPUNPCKLWD   Y20, Y2, Y26
+	VPUNPCKHWD   Y20, Y2, Y2
+	VPUNPCKLWD   Y24, Y22, Y20
+	VPUNPCKHWD   Y24, Y22, Y22
+	VPUNPCKLWD   Y21, Y19, Y24
+	VPUNPCKHWD   Y21, Y19, Y19
+	VCVTPH2PS    Y25, Z21
+	VPADDD       Z0, Z21, Z25
+	VPANDD       Z1, Z25, Z25
+	VSUBPS       Z25, Z21, Z21
+	VPSRLD       $0x10, Z25, Z25
+	VMOVUPS      Z25, (AX)
+	VPSRLD       $0x10, Z21, Z21
+	VMOVUPS      Z21, 1024(AX)
+	VCVTPH2PS    Y23, Z21
+	VPADDD       Z0, Z21, Z23
+	VPANDD       Z1, Z23, Z23
+	VSUBPS       Z23, Z21, Z21
+	VPSRLD       $0x10, Z23, Z23
+	VMOVUPS      Z23, 64(AX)
+	VPSRLD       $0x10, Z21, Z21
+	VMOVUPS      Z21, 1088(AX)
+	VCVTPH2PS    Y26, Z21
+	VPADDD       Z0, Z21, Z23
+	VPANDD       Z1, Z23, Z23
+	VSUBPS       Z23, Z21, Z21
+	VPSRLD       $0x10, Z23, Z23
+	VMOVUPS      Z23, 128(AX)
+	VPSRLD       $0x10, Z21, Z21
+	VMOVUPS      Z21, 1152(AX)
+	VCVTPH2PS    Y2, Z2
+	VPADDD       Z0, Z2, Z21
+	VPANDD       Z1, Z21, Z21
+	VSUBPS       Z21, Z2, Z2
+	VPSRLD       $0x10, Z21, Z21
+	VMOVUPS      Z21, 192(AX)
+	VPSRLD       $0x10, Z2, Z2
+	VMOVUPS      Z2, 1216(AX)
+	VCVTPH2PS    Y20, Z2
+	VPADDD       Z0, Z2, Z20
+	VPANDD       Z1, Z20, Z20
+	VSUBPS       Z20, Z2, Z2
+	VPSRLD       $0x10, Z20, Z20
+	VMOVUPS      Z20, 256(AX)
+	VPSRLD       $0x10, Z2, Z2
+	VMOVUPS      Z2, 1280(AX)
+	VCVTPH2PS    Y22, Z2
+	VPADDD       Z0, Z2, Z20
+	VPANDD       Z1, Z20, Z20
+	VSUBPS       Z20, Z2, Z2
+	VPSRLD       $0x10, Z20, Z20
+	VMOVUPS      Z20, 320(AX)
+	VPSRLD       $0x10, Z2, Z2
+	VMOVUPS      Z2, 1344(AX)
+	VCVTPH2PS    Y24, Z2
+	VPADDD       Z0, Z2, Z20
+	VPANDD       Z1, Z20, Z20
+	VSUBPS       Z20, Z2, Z2
+	VPSRLD       $0x10, Z20, Z20
+	VMOVUPS      Z20, 384(AX)
+	VPSRLD       $0x10, Z2, Z2
+	VMOVUPS      Z2, 1408(AX)
+	VCVTPH2PS    Y19, Z2
+	VPADDD       Z0, Z2, Z19
+	VPANDD       Z1, Z19, Z19
+	VSUBPS       Z19, Z2, Z2
+	VPSRLD       $0x10, Z19, Z19
+	VMOVUPS      Z19, 448(AX)
+	VPSRLD       $0x10, Z2, Z2
+	VMOVUPS      Z2, 1472(AX)
+	MOVQ         CX, DI
+	VMOVUPS      32(DI), X11
+	ADDQ         DX, DI
+	VMOVUPS      32(DI), X12
+	ADDQ         DX, DI
+	VMOVUPS      32(DI), X13
+	ADDQ         DX, DI
+	VMOVUPS      32(DI), X14
+	ADDQ         DX, DI
+	VMOVUPS      32(DI), X15
+	ADDQ         DX, DI
+	VMOVUPS      32(DI), X16
+	ADDQ         DX, DI
+	VMOVUPS      32(DI), X17
+	ADDQ         DX, DI
+	VMOVUPS      32(DI), X18
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 32(DI), Y11, Y11
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 32(DI), Y12, Y12
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 32(DI), Y13, Y13
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 32(DI), Y14, Y14
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 32(DI), Y15, Y15
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 32(DI), Y16, Y16
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 32(DI), Y17, Y17
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 32(DI), Y18, Y18
+	VPUNPCKLWD   Y15, Y11, Y2
+	VPUNPCKHWD   Y15, Y11, Y19
+	VPUNPCKLWD   Y16, Y12, Y20
+	VPUNPCKHWD   Y16, Y12, Y21
+	VPUNPCKLWD   Y17, Y13, Y22
+	VPUNPCKHWD   Y17, Y13, Y23
+	VPUNPCKLWD   Y18, Y14, Y24
+	VPUNPCKHWD   Y18, Y14, Y25
+	VPUNPCKLWD   Y22, Y2, Y26
+	VPUNPCKHWD   Y22, Y2, Y2
+	VPUNPCKLWD   Y23, Y19, Y22
+	VPUNPCKHWD   Y23, Y19, Y19
+	VPUNPCKLWD   Y24, Y20, Y23
+	VPUNPCKHWD   Y24, Y20, Y20
+	VPUNPCKLWD   Y25, Y21, Y24
+	VPUNPCKHWD   Y25, Y21, Y21
+	VPUNPCKLWD   Y23, Y26, Y25
+	VPUNPCKHWD   Y23, Y26, Y23
+	VPUNPCKLWD   Y20, Y2, Y26
+	VPUNPCKHWD   Y20, Y2, Y2
+	VPUNPCKLWD   Y24, Y22, Y20
+	VPUNPCKHWD   Y24, Y22, Y22
+	VPUNPCKLWD   Y21, Y19, Y24
+	VPUNPCKHWD   Y21, Y19, Y19
+	VCVTPH2PS    Y25, Z21
+	VPADDD       Z0, Z21, Z25
+	VPANDD       Z1, Z25, Z25
+	VSUBPS       Z25, Z21, Z21
+	VMOVUPS      (AX), Z27
+	VPTERNLOGD   $0xf8, Z1, Z25, Z27
+	VMOVUPS      Z27, (AX)
+	VMOVUPS      1024(AX), Z25
+	VPTERNLOGD   $0xf8, Z1, Z21, Z25
+	VMOVUPS      Z25, 1024(AX)
+	VCVTPH2PS    Y23, Z21
+	VPADDD       Z0, Z21, Z23
+	VPANDD       Z1, Z23, Z23
+	VSUBPS       Z23, Z21, Z21
+	VMOVUPS      64(AX), Z25
+	VPTERNLOGD   $0xf8, Z1, Z23, Z25
+	VMOVUPS      Z25, 64(AX)
+	VMOVUPS      1088(AX), Z23
+	VPTERNLOGD   $0xf8, Z1, Z21, Z23
+	VMOVUPS      Z23, 1088(AX)
+	VCVTPH2PS    Y26, Z21
+	VPADDD       Z0, Z21, Z23
+	VPANDD       Z1, Z23, Z23
+	VSUBPS       Z23, Z21, Z21
+	VMOVUPS      128(AX), Z25
+	VPTERNLOGD   $0xf8, Z1, Z23, Z25
+	VMOVUPS      Z25, 128(AX)
+	VMOVUPS      1152(AX), Z23
+	VPTERNLOGD   $0xf8, Z1, Z21, Z23
+	VMOVUPS      Z23, 1152(AX)
+	VCVTPH2PS    Y2, Z2
+	VPADDD       Z0, Z2, Z21
+	VPANDD       Z1, Z21, Z21
+	VSUBPS       Z21, Z2, Z2
+	VMOVUPS      192(AX), Z23
+	VPTERNLOGD   $0xf8, Z1, Z21, Z23
+	VMOVUPS      Z23, 192(AX)
+	VMOVUPS      1216(AX), Z21
+	VPTERNLOGD   $0xf8, Z1, Z2, Z21
+	VMOVUPS      Z21, 1216(AX)
+	VCVTPH2PS    Y20, Z2
+	VPADDD       Z0, Z2, Z20
+	VPANDD       Z1, Z20, Z20
+	VSUBPS       Z20, Z2, Z2
+	VMOVUPS      256(AX), Z21
+	VPTERNLOGD   $0xf8, Z1, Z20, Z21
+	VMOVUPS      Z21, 256(AX)
+	VMOVUPS      1280(AX), Z20
+	VPTERNLOGD   $0xf8, Z1, Z2, Z20
+	VMOVUPS      Z20, 1280(AX)
+	VCVTPH2PS    Y22, Z2
+	VPADDD       Z0, Z2, Z20
+	VPANDD       Z1, Z20, Z20
+	VSUBPS       Z20, Z2, Z2
+	VMOVUPS      320(AX), Z21
+	VPTERNLOGD   $0xf8, Z1, Z20, Z21
+	VMOVUPS      Z21, 320(AX)
+	VMOVUPS      1344(AX), Z20
+	VPTERNLOGD   $0xf8, Z1, Z2, Z20
+	VMOVUPS      Z20, 1344(AX)
+	VCVTPH2PS    Y24, Z2
+	VPADDD       Z0, Z2, Z20
+	VPANDD       Z1, Z20, Z20
+	VSUBPS       Z20, Z2, Z2
+	VMOVUPS      384(AX), Z21
+	VPTERNLOGD   $0xf8, Z1, Z20, Z21
+	VMOVUPS      Z21, 384(AX)
+	VMOVUPS      1408(AX), Z20
+	VPTERNLOGD   $0xf8, Z1, Z2, Z20
+	VMOVUPS      Z20, 1408(AX)
+	VCVTPH2PS    Y19, Z2
+	VPADDD       Z0, Z2, Z19
+	VPANDD       Z1, Z19, Z19
+	VSUBPS       Z19, Z2, Z2
+	VMOVUPS      448(AX), Z20
+	VPTERNLOGD   $0xf8, Z1, Z19, Z20
+	VMOVUPS      Z20, 448(AX)
+	VMOVUPS      1472(AX), Z19
+	VPTERNLOGD   $0xf8, Z1, Z2, Z19
+	VMOVUPS      Z19, 1472(AX)
+	ADDQ         $0x00000010, CX
+	ADDQ         $0x00000200, AX
+	DECQ         SI
+	JNZ          columns6
+	ADDQ         $0x00000020, CX
+	ADDQ         $0x00000400, AX
+	DECQ         BX
+	JNZ          step5
+	VZEROUPPER
+	RET
+
+// func splitRowsF32To1AVX512(dst *byte, w *byte, stride int, steps int)
+// Requires: AVX, AVX512F
+TEXT ·splitRowsF32To1AVX512(SB), NOSPLIT, $0-32
+	// Tiles of the limbs of rows.
+	MOVQ         dst+0(FP), AX
+	MOVQ         w+8(FP), CX
+	MOVQ         stride+16(FP), DX
+	MOVQ         steps+24(FP), BX
+	MOVL         $0x00008000, SI
+	VMOVD        SI, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0xffff0000, SI
+	VMOVD        SI, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0x7f7f7fff, SI
+	VMOVD        SI, X9
+	VPBROADCASTD X9, Z9
+
+step7:
+	MOVQ $0x00000004, SI
+
+columns8:
+	MOVQ         CX, DI
+	VMOVUPS      (DI), X1
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X2
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X3
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X4
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Z1, Z1
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Z2, Z2
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Z3, Z3
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Z4, Z4
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x02, (DI), Z1, Z1
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x02, (DI), Z2, Z2
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x02, (DI), Z3, Z3
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x02, (DI), Z4, Z4
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x03, (DI), Z1, Z1
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x03, (DI), Z2, Z2
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x03, (DI), Z3, Z3
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x03, (DI), Z4, Z4
+	VUNPCKLPS    Z3, Z1, Z9
+	VUNPCKHPS    Z3, Z1, Z10
+	VUNPCKLPS    Z4, Z2, Z11
+	VUNPCKHPS    Z4, Z2, Z12
+	VUNPCKLPS    Z11, Z9, Z13
+	VUNPCKHPS    Z11, Z9, Z9
+	VUNPCKLPS    Z12, Z10, Z11
+	VUNPCKHPS    Z12, Z10, Z10
+	VPSRLD       $0x10, Z13, Z12
+	VMOVUPS      Z12, (AX)
+	VPSRLD       $0x10, Z9, Z9
+	VMOVUPS      Z9, 64(AX)
+	VPSRLD       $0x10, Z11, Z9
+	VMOVUPS      Z9, 128(AX)
+	VPSRLD       $0x10, Z10, Z9
+	VMOVUPS      Z9, 192(AX)
+	MOVQ         CX, DI
+	VMOVUPS      64(DI), X5
+	ADDQ         DX, DI
+	VMOVUPS      64(DI), X6
+	ADDQ         DX, DI
+	VMOVUPS      64(DI), X7
+	ADDQ         DX, DI
+	VMOVUPS      64(DI), X8
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 64(DI), Z5, Z5
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 64(DI), Z6, Z6
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 64(DI), Z7, Z7
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 64(DI), Z8, Z8
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x02, 64(DI), Z5, Z5
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x02, 64(DI), Z6, Z6
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x02, 64(DI), Z7, Z7
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x02, 64(DI), Z8, Z8
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x03, 64(DI), Z5, Z5
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x03, 64(DI), Z6, Z6
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x03, 64(DI), Z7, Z7
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x03, 64(DI), Z8, Z8
+	VUNPCKLPS    Z7, Z5, Z9
+	VUNPCKHPS    Z7, Z5, Z10
+	VUNPCKLPS    Z8, Z6, Z11
+	VUNPCKHPS    Z8, Z6, Z12
+	VUNPCKLPS    Z11, Z9, Z13
+	VUNPCKHPS    Z11, Z9, Z9
+	VUNPCKLPS    Z12, Z10, Z11
+	VUNPCKHPS    Z12, Z10, Z10
+	VMOVUPS      (AX), Z12
+	VPTERNLOGD   $0xf8, Z0, Z13, Z12
+	VMOVUPS      Z12, (AX)
+	VMOVUPS      64(AX), Z12
+	VPTERNLOGD   $0xf8, Z0, Z9, Z12
+	VMOVUPS      Z12, 64(AX)
+	VMOVUPS      128(AX), Z9
+	VPTERNLOGD   $0xf8, Z0, Z11, Z9
+	VMOVUPS      Z9, 128(AX)
+	VMOVUPS      192(AX), Z9
+	VPTERNLOGD   $0xf8, Z0, Z10, Z9
+	VMOVUPS      Z9, 192(AX)
+	ADDQ         $0x00000010, CX
+	ADDQ         $0x00000100, AX
+	DECQ         SI
+	JNZ          columns8
+	ADDQ         $0x00000040, CX
+	ADDQ         $0x00000000, AX
+	DECQ         BX
+	JNZ          step7
+	VZEROUPPER
+	RET
+
+// func splitRowsF32To2AVX512(dst *byte, w *byte, stride int, steps int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·splitRowsF32To2AVX512(SB), NOSPLIT, $0-32
+	// Tiles of the limbs of rows.
+	MOVQ         dst+0(FP), AX
+	MOVQ         w+8(FP), CX
 	MOVQ         stride+16(FP), DX
 	MOVQ         steps+24(FP), BX
 	MOVL         $0x00008000, SI
@@ -223,7 +722,7 @@ TEXT ·splitVectorsAVX512(SB), NOSPLIT, $0-32
 step9:
 	MOVQ $0x00000004, SI
 
-quad10:
+columns10:
 	MOVQ         CX, DI
 	VMOVUPS      (DI), X3
 	ADDQ         DX, DI
@@ -264,6 +763,38 @@ quad10:
 	VUNPCKHPS    Z9, Z7, Z7
 	VUNPCKLPS    Z10, Z8, Z9
 	VUNPCKHPS    Z10, Z8, Z8
+	VRANGEPS     $0x02, Z2, Z11, Z10
+	VPADDD       Z0, Z10, Z10
+	VPANDD       Z1, Z10, Z10
+	VSUBPS       Z10, Z11, Z11
+	VPSRLD       $0x10, Z10, Z10
+	VMOVUPS      Z10, (AX)
+	VPSRLD       $0x10, Z11, Z10
+	VMOVUPS      Z10, 1024(AX)
+	VRANGEPS     $0x02, Z2, Z7, Z10
+	VPADDD       Z0, Z10, Z10
+	VPANDD       Z1, Z10, Z10
+	VSUBPS       Z10, Z7, Z7
+	VPSRLD       $0x10, Z10, Z10
+	VMOVUPS      Z10, 64(AX)
+	VPSRLD       $0x10, Z7, Z7
+	VMOVUPS      Z7, 1088(AX)
+	VRANGEPS     $0x02, Z2, Z9, Z7
+	VPADDD       Z0, Z7, Z7
+	VPANDD       Z1, Z7, Z7
+	VSUBPS       Z7, Z9, Z9
+	VPSRLD       $0x10, Z7, Z7
+	VMOVUPS      Z7, 128(AX)
+	VPSRLD       $0x10, Z9, Z7
+	VMOVUPS      Z7, 1152(AX)
+	VRANGEPS     $0x02, Z2, Z8, Z7
+	VPADDD       Z0, Z7, Z7
+	VPANDD       Z1, Z7, Z7
+	VSUBPS       Z7, Z8, Z8
+	VPSRLD       $0x10, Z7, Z7
+	VMOVUPS      Z7, 192(AX)
+	VPSRLD       $0x10, Z8, Z7
+	VMOVUPS      Z7, 1216(AX)
 	MOVQ         CX, DI
 	VMOVUPS      64(DI), X12
 	ADDQ         DX, DI
@@ -296,59 +827,152 @@ quad10:
 	VINSERTF32X4 $0x03, 64(DI), Z14, Z14
 	ADDQ         DX, DI
 	VINSERTF32X4 $0x03, 64(DI), Z15, Z15
-	VUNPCKLPS    Z14, Z12, Z10
-	VUNPCKHPS    Z14, Z12, Z16
-	VUNPCKLPS    Z15, Z13, Z17
-	VUNPCKHPS    Z15, Z13, Z18
-	VUNPCKLPS    Z17, Z10, Z19
-	VUNPCKHPS    Z17, Z10, Z10
-	VUNPCKLPS    Z18, Z16, Z17
-	VUNPCKHPS    Z18, Z16, Z16
-	VRANGEPS     $0x02, Z2, Z11, Z18
-	VPADDD       Z0, Z18, Z18
-	VPANDD       Z1, Z18, Z18
-	VSUBPS       Z18, Z11, Z11
-	VPADDD       Z0, Z11, Z20
-	VPANDD       Z1, Z20, Z20
-	VSUBPS       Z20, Z11, Z11
-	VRANGEPS     $0x02, Z2, Z19, Z21
-	VPADDD       Z0, Z21, Z21
-	VPANDD       Z1, Z21, Z21
-	VSUBPS       Z21, Z19, Z19
-	VPADDD       Z0, Z19, Z22
-	VPANDD       Z1, Z22, Z22
-	VSUBPS       Z22, Z19, Z19
-	VPSRLD       $0x10, Z18, Z18
-	VPTERNLOGD   $0xf8, Z1, Z21, Z18
-	VMOVUPS      Z18, (AX)
-	VPSRLD       $0x10, Z20, Z18
-	VPTERNLOGD   $0xf8, Z1, Z22, Z18
-	VMOVUPS      Z18, 1024(AX)
-	VPSRLD       $0x10, Z11, Z11
-	VPTERNLOGD   $0xf8, Z1, Z19, Z11
-	VMOVUPS      Z11, 2048(AX)
-	VRANGEPS     $0x02, Z2, Z7, Z11
-	VPADDD       Z0, Z11, Z11
+	VUNPCKLPS    Z14, Z12, Z7
+	VUNPCKHPS    Z14, Z12, Z8
+	VUNPCKLPS    Z15, Z13, Z9
+	VUNPCKHPS    Z15, Z13, Z10
+	VUNPCKLPS    Z9, Z7, Z11
+	VUNPCKHPS    Z9, Z7, Z7
+	VUNPCKLPS    Z10, Z8, Z9
+	VUNPCKHPS    Z10, Z8, Z8
+	VRANGEPS     $0x02, Z2, Z11, Z10
+	VPADDD       Z0, Z10, Z10
+	VPANDD       Z1, Z10, Z10
+	VSUBPS       Z10, Z11, Z11
+	VMOVUPS      (AX), Z16
+	VPTERNLOGD   $0xf8, Z1, Z10, Z16
+	VMOVUPS      Z16, (AX)
+	VMOVUPS      1024(AX), Z10
+	VPTERNLOGD   $0xf8, Z1, Z11, Z10
+	VMOVUPS      Z10, 1024(AX)
+	VRANGEPS     $0x02, Z2, Z7, Z10
+	VPADDD       Z0, Z10, Z10
+	VPANDD       Z1, Z10, Z10
+	VSUBPS       Z10, Z7, Z7
+	VMOVUPS      64(AX), Z11
+	VPTERNLOGD   $0xf8, Z1, Z10, Z11
+	VMOVUPS      Z11, 64(AX)
+	VMOVUPS      1088(AX), Z10
+	VPTERNLOGD   $0xf8, Z1, Z7, Z10
+	VMOVUPS      Z10, 1088(AX)
+	VRANGEPS     $0x02, Z2, Z9, Z7
+	VPADDD       Z0, Z7, Z7
+	VPANDD       Z1, Z7, Z7
+	VSUBPS       Z7, Z9, Z9
+	VMOVUPS      128(AX), Z10
+	VPTERNLOGD   $0xf8, Z1, Z7, Z10
+	VMOVUPS      Z10, 128(AX)
+	VMOVUPS      1152(AX), Z7
+	VPTERNLOGD   $0xf8, Z1, Z9, Z7
+	VMOVUPS      Z7, 1152(AX)
+	VRANGEPS     $0x02, Z2, Z8, Z7
+	VPADDD       Z0, Z7, Z7
+	VPANDD       Z1, Z7, Z7
+	VSUBPS       Z7, Z8, Z8
+	VMOVUPS      192(AX), Z9
+	VPTERNLOGD   $0xf8, Z1, Z7, Z9
+	VMOVUPS      Z9, 192(AX)
+	VMOVUPS      1216(AX), Z7
+	VPTERNLOGD   $0xf8, Z1, Z8, Z7
+	VMOVUPS      Z7, 1216(AX)
+	ADDQ         $0x00000010, CX
+	ADDQ         $0x00000100, AX
+	DECQ         SI
+	JNZ          columns10
+	ADDQ         $0x00000040, CX
+	ADDQ         $0x00000400, AX
+	DECQ         BX
+	JNZ          step9
+	VZEROUPPER
+	RET
+
+// func splitRowsF32To3AVX512(dst *byte, w *byte, stride int, steps int)
+// Requires: AVX, AVX512DQ, AVX512F
+TEXT ·splitRowsF32To3AVX512(SB), NOSPLIT, $0-32
+	// Tiles of the limbs of rows.
+	MOVQ         dst+0(FP), AX
+	MOVQ         w+8(FP), CX
+	MOVQ         stride+16(FP), DX
+	MOVQ         steps+24(FP), BX
+	MOVL         $0x00008000, SI
+	VMOVD        SI, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0xffff0000, SI
+	VMOVD        SI, X1
+	VPBROADCASTD X1, Z1
+	MOVL         $0x7f7f7fff, SI
+	VMOVD        SI, X2
+	VPBROADCASTD X2, Z2
+
+step11:
+	MOVQ $0x00000004, SI
+
+columns12:
+	MOVQ         CX, DI
+	VMOVUPS      (DI), X3
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X4
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X5
+	ADDQ         DX, DI
+	VMOVUPS      (DI), X6
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Z3, Z3
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Z4, Z4
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Z5, Z5
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, (DI), Z6, Z6
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x02, (DI), Z3, Z3
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x02, (DI), Z4, Z4
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x02, (DI), Z5, Z5
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x02, (DI), Z6, Z6
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x03, (DI), Z3, Z3
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x03, (DI), Z4, Z4
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x03, (DI), Z5, Z5
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x03, (DI), Z6, Z6
+	VUNPCKLPS    Z5, Z3, Z7
+	VUNPCKHPS    Z5, Z3, Z8
+	VUNPCKLPS    Z6, Z4, Z9
+	VUNPCKHPS    Z6, Z4, Z10
+	VUNPCKLPS    Z9, Z7, Z11
+	VUNPCKHPS    Z9, Z7, Z7
+	VUNPCKLPS    Z10, Z8, Z9
+	VUNPCKHPS    Z10, Z8, Z8
+	VRANGEPS     $0x02, Z2, Z11, Z10
+	VPADDD       Z0, Z10, Z10
+	VPANDD       Z1, Z10, Z10
+	VSUBPS       Z10, Z11, Z11
+	VPADDD       Z0, Z11, Z16
+	VPANDD       Z1, Z16, Z16
+	VSUBPS       Z16, Z11, Z11
+	VPSRLD       $0x10, Z10, Z10
+	VMOVUPS      Z10, (AX)
+	VPSRLD       $0x10, Z16, Z10
+	VMOVUPS      Z10, 1024(AX)
+	VPSRLD       $0x10, Z11, Z10
+	VMOVUPS      Z10, 2048(AX)
+	VRANGEPS     $0x02, Z2, Z7, Z10
+	VPADDD       Z0, Z10, Z10
+	VPANDD       Z1, Z10, Z10
+	VSUBPS       Z10, Z7, Z7
+	VPADDD       Z0, Z7, Z11
 	VPANDD       Z1, Z11, Z11
 	VSUBPS       Z11, Z7, Z7
-	VPADDD       Z0, Z7, Z18
-	VPANDD       Z1, Z18, Z18
-	VSUBPS       Z18, Z7, Z7
-	VRANGEPS     $0x02, Z2, Z10, Z19
-	VPADDD       Z0, Z19, Z19
-	VPANDD       Z1, Z19, Z19
-	VSUBPS       Z19, Z10, Z10
-	VPADDD       Z0, Z10, Z20
-	VPANDD       Z1, Z20, Z20
-	VSUBPS       Z20, Z10, Z10
-	VPSRLD       $0x10, Z11, Z11
-	VPTERNLOGD   $0xf8, Z1, Z19, Z11
-	VMOVUPS      Z11, 64(AX)
-	VPSRLD       $0x10, Z18, Z11
-	VPTERNLOGD   $0xf8, Z1, Z20, Z11
-	VMOVUPS      Z11, 1088(AX)
+	VPSRLD       $0x10, Z10, Z10
+	VMOVUPS      Z10, 64(AX)
+	VPSRLD       $0x10, Z11, Z10
+	VMOVUPS      Z10, 1088(AX)
 	VPSRLD       $0x10, Z7, Z7
-	VPTERNLOGD   $0xf8, Z1, Z10, Z7
 	VMOVUPS      Z7, 2112(AX)
 	VRANGEPS     $0x02, Z2, Z9, Z7
 	VPADDD       Z0, Z7, Z7
@@ -357,21 +981,11 @@ quad10:
 	VPADDD       Z0, Z9, Z10
 	VPANDD       Z1, Z10, Z10
 	VSUBPS       Z10, Z9, Z9
-	VRANGEPS     $0x02, Z2, Z17, Z11
-	VPADDD       Z0, Z11, Z11
-	VPANDD       Z1, Z11, Z11
-	VSUBPS       Z11, Z17, Z17
-	VPADDD       Z0, Z17, Z18
-	VPANDD       Z1, Z18, Z18
-	VSUBPS       Z18, Z17, Z17
 	VPSRLD       $0x10, Z7, Z7
-	VPTERNLOGD   $0xf8, Z1, Z11, Z7
 	VMOVUPS      Z7, 128(AX)
 	VPSRLD       $0x10, Z10, Z7
-	VPTERNLOGD   $0xf8, Z1, Z18, Z7
 	VMOVUPS      Z7, 1152(AX)
 	VPSRLD       $0x10, Z9, Z7
-	VPTERNLOGD   $0xf8, Z1, Z17, Z7
 	VMOVUPS      Z7, 2176(AX)
 	VRANGEPS     $0x02, Z2, Z8, Z7
 	VPADDD       Z0, Z7, Z7
@@ -380,29 +994,550 @@ quad10:
 	VPADDD       Z0, Z8, Z9
 	VPANDD       Z1, Z9, Z9
 	VSUBPS       Z9, Z8, Z8
-	VRANGEPS     $0x02, Z2, Z16, Z10
+	VPSRLD       $0x10, Z7, Z7
+	VMOVUPS      Z7, 192(AX)
+	VPSRLD       $0x10, Z9, Z7
+	VMOVUPS      Z7, 1216(AX)
+	VPSRLD       $0x10, Z8, Z7
+	VMOVUPS      Z7, 2240(AX)
+	MOVQ         CX, DI
+	VMOVUPS      64(DI), X12
+	ADDQ         DX, DI
+	VMOVUPS      64(DI), X13
+	ADDQ         DX, DI
+	VMOVUPS      64(DI), X14
+	ADDQ         DX, DI
+	VMOVUPS      64(DI), X15
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 64(DI), Z12, Z12
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 64(DI), Z13, Z13
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 64(DI), Z14, Z14
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x01, 64(DI), Z15, Z15
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x02, 64(DI), Z12, Z12
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x02, 64(DI), Z13, Z13
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x02, 64(DI), Z14, Z14
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x02, 64(DI), Z15, Z15
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x03, 64(DI), Z12, Z12
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x03, 64(DI), Z13, Z13
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x03, 64(DI), Z14, Z14
+	ADDQ         DX, DI
+	VINSERTF32X4 $0x03, 64(DI), Z15, Z15
+	VUNPCKLPS    Z14, Z12, Z7
+	VUNPCKHPS    Z14, Z12, Z8
+	VUNPCKLPS    Z15, Z13, Z9
+	VUNPCKHPS    Z15, Z13, Z10
+	VUNPCKLPS    Z9, Z7, Z11
+	VUNPCKHPS    Z9, Z7, Z7
+	VUNPCKLPS    Z10, Z8, Z9
+	VUNPCKHPS    Z10, Z8, Z8
+	VRANGEPS     $0x02, Z2, Z11, Z10
 	VPADDD       Z0, Z10, Z10
 	VPANDD       Z1, Z10, Z10
-	VSUBPS       Z10, Z16, Z11
+	VSUBPS       Z10, Z11, Z11
 	VPADDD       Z0, Z11, Z16
 	VPANDD       Z1, Z16, Z16
 	VSUBPS       Z16, Z11, Z11
-	VPSRLD       $0x10, Z7, Z7
+	VMOVUPS      (AX), Z17
+	VPTERNLOGD   $0xf8, Z1, Z10, Z17
+	VMOVUPS      Z17, (AX)
+	VMOVUPS      1024(AX), Z10
+	VPTERNLOGD   $0xf8, Z1, Z16, Z10
+	VMOVUPS      Z10, 1024(AX)
+	VMOVUPS      2048(AX), Z10
+	VPTERNLOGD   $0xf8, Z1, Z11, Z10
+	VMOVUPS      Z10, 2048(AX)
+	VRANGEPS     $0x02, Z2, Z7, Z10
+	VPADDD       Z0, Z10, Z10
+	VPANDD       Z1, Z10, Z10
+	VSUBPS       Z10, Z7, Z7
+	VPADDD       Z0, Z7, Z11
+	VPANDD       Z1, Z11, Z11
+	VSUBPS       Z11, Z7, Z7
+	VMOVUPS      64(AX), Z16
+	VPTERNLOGD   $0xf8, Z1, Z10, Z16
+	VMOVUPS      Z16, 64(AX)
+	VMOVUPS      1088(AX), Z10
+	VPTERNLOGD   $0xf8, Z1, Z11, Z10
+	VMOVUPS      Z10, 1088(AX)
+	VMOVUPS      2112(AX), Z10
+	VPTERNLOGD   $0xf8, Z1, Z7, Z10
+	VMOVUPS      Z10, 2112(AX)
+	VRANGEPS     $0x02, Z2, Z9, Z7
+	VPADDD       Z0, Z7, Z7
+	VPANDD       Z1, Z7, Z7
+	VSUBPS       Z7, Z9, Z9
+	VPADDD       Z0, Z9, Z10
+	VPANDD       Z1, Z10, Z10
+	VSUBPS       Z10, Z9, Z9
+	VMOVUPS      128(AX), Z11
+	VPTERNLOGD   $0xf8, Z1, Z7, Z11
+	VMOVUPS      Z11, 128(AX)
+	VMOVUPS      1152(AX), Z7
 	VPTERNLOGD   $0xf8, Z1, Z10, Z7
-	VMOVUPS      Z7, 192(AX)
-	VPSRLD       $0x10, Z9, Z7
-	VPTERNLOGD   $0xf8, Z1, Z16, Z7
+	VMOVUPS      Z7, 1152(AX)
+	VMOVUPS      2176(AX), Z7
+	VPTERNLOGD   $0xf8, Z1, Z9, Z7
+	VMOVUPS      Z7, 2176(AX)
+	VRANGEPS     $0x02, Z2, Z8, Z7
+	VPADDD       Z0, Z7, Z7
+	VPANDD       Z1, Z7, Z7
+	VSUBPS       Z7, Z8, Z8
+	VPADDD       Z0, Z8, Z9
+	VPANDD       Z1, Z9, Z9
+	VSUBPS       Z9, Z8, Z8
+	VMOVUPS      192(AX), Z10
+	VPTERNLOGD   $0xf8, Z1, Z7, Z10
+	VMOVUPS      Z10, 192(AX)
+	VMOVUPS      1216(AX), Z7
+	VPTERNLOGD   $0xf8, Z1, Z9, Z7
 	VMOVUPS      Z7, 1216(AX)
-	VPSRLD       $0x10, Z8, Z7
-	VPTERNLOGD   $0xf8, Z1, Z11, Z7
+	VMOVUPS      2240(AX), Z7
+	VPTERNLOGD   $0xf8, Z1, Z8, Z7
 	VMOVUPS      Z7, 2240(AX)
 	ADDQ         $0x00000010, CX
 	ADDQ         $0x00000100, AX
 	DECQ         SI
-	JNZ          quad10
+	JNZ          columns12
 	ADDQ         $0x00000040, CX
 	ADDQ         $0x00000800, AX
 	DECQ         BX
-	JNZ          step9
+	JNZ          step11
+	VZEROUPPER
+	RET
+
+// func splitPackedNibblesAVX512(dst *byte, scales *float32, head *byte, quants *byte, table *float32, blocks int)
+// Requires: AVX, AVX512BW, AVX512F
+TEXT ·splitPackedNibblesAVX512(SB), NOSPLIT, $0-48
+	// Tiles of the integers of packed rows, and their scales.
+	MOVQ         dst+0(FP), AX
+	MOVQ         scales+8(FP), CX
+	MOVQ         head+16(FP), DX
+	MOVQ         quants+24(FP), BX
+	MOVQ         blocks+40(FP), SI
+	MOVL         $0x0000000f, DI
+	VMOVD        DI, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0x000f0000, DI
+	VMOVD        DI, X1
+	VPBROADCASTD X1, Z1
+	MOVQ         table+32(FP), DI
+	VMOVUPS      (DI), Z2
+	VPSRLD       $0x10, Z2, Z2
+	VPMOVDW      Z2, Y2
+
+block13:
+	VCVTPH2PS  (DX), Z3
+	VMOVUPS    Z3, (CX)
+	VMOVUPS    (BX), Z3
+	VPSRLD     $0x00, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSLLD     $0x0c, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, (AX)
+	VMOVUPS    (BX), Z3
+	VPSRLD     $0x08, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSLLD     $0x04, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 64(AX)
+	VMOVUPS    (BX), Z3
+	VPSRLD     $0x10, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSRLD     $0x04, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 128(AX)
+	VMOVUPS    (BX), Z3
+	VPSRLD     $0x18, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSRLD     $0x0c, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 192(AX)
+	VMOVUPS    64(BX), Z3
+	VPSRLD     $0x00, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSLLD     $0x0c, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 256(AX)
+	VMOVUPS    64(BX), Z3
+	VPSRLD     $0x08, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSLLD     $0x04, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 320(AX)
+	VMOVUPS    64(BX), Z3
+	VPSRLD     $0x10, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSRLD     $0x04, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 384(AX)
+	VMOVUPS    64(BX), Z3
+	VPSRLD     $0x18, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSRLD     $0x0c, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 448(AX)
+	VMOVUPS    128(BX), Z3
+	VPSRLD     $0x00, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSLLD     $0x0c, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 512(AX)
+	VMOVUPS    128(BX), Z3
+	VPSRLD     $0x08, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSLLD     $0x04, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 576(AX)
+	VMOVUPS    128(BX), Z3
+	VPSRLD     $0x10, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSRLD     $0x04, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 640(AX)
+	VMOVUPS    128(BX), Z3
+	VPSRLD     $0x18, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSRLD     $0x0c, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 704(AX)
+	VMOVUPS    192(BX), Z3
+	VPSRLD     $0x00, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSLLD     $0x0c, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 768(AX)
+	VMOVUPS    192(BX), Z3
+	VPSRLD     $0x08, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSLLD     $0x04, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 832(AX)
+	VMOVUPS    192(BX), Z3
+	VPSRLD     $0x10, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSRLD     $0x04, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 896(AX)
+	VMOVUPS    192(BX), Z3
+	VPSRLD     $0x18, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSRLD     $0x0c, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 960(AX)
+	ADDQ       $0x00000020, DX
+	ADDQ       $0x00000100, BX
+	ADDQ       $0x00000100, CX
+	ADDQ       $0x00000400, AX
+	DECQ       SI
+	JNZ        block13
+	VZEROUPPER
+	RET
+
+// func splitPackedNibblesOffsetAVX512(dst *byte, scales *float32, head *byte, quants *byte, table *float32, blocks int)
+// Requires: AVX, AVX512BW, AVX512F
+TEXT ·splitPackedNibblesOffsetAVX512(SB), NOSPLIT, $0-48
+	// Tiles of the integers of packed rows, and their scales.
+	MOVQ         dst+0(FP), AX
+	MOVQ         scales+8(FP), CX
+	MOVQ         head+16(FP), DX
+	MOVQ         quants+24(FP), BX
+	MOVQ         blocks+40(FP), SI
+	MOVL         $0x0000000f, DI
+	VMOVD        DI, X0
+	VPBROADCASTD X0, Z0
+	MOVL         $0x000f0000, DI
+	VMOVD        DI, X1
+	VPBROADCASTD X1, Z1
+	MOVQ         table+32(FP), DI
+	VMOVUPS      (DI), Z2
+	VPSRLD       $0x10, Z2, Z2
+	VPMOVDW      Z2, Y2
+
+block14:
+	VCVTPH2PS  (DX), Z3
+	VMOVUPS    Z3, (CX)
+	VCVTPH2PS  32(DX), Z3
+	VMOVUPS    Z3, 128(CX)
+	VMOVUPS    (BX), Z3
+	VPSRLD     $0x00, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSLLD     $0x0c, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, (AX)
+	VMOVUPS    (BX), Z3
+	VPSRLD     $0x08, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSLLD     $0x04, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 64(AX)
+	VMOVUPS    (BX), Z3
+	VPSRLD     $0x10, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSRLD     $0x04, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 128(AX)
+	VMOVUPS    (BX), Z3
+	VPSRLD     $0x18, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSRLD     $0x0c, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 192(AX)
+	VMOVUPS    64(BX), Z3
+	VPSRLD     $0x00, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSLLD     $0x0c, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 256(AX)
+	VMOVUPS    64(BX), Z3
+	VPSRLD     $0x08, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSLLD     $0x04, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 320(AX)
+	VMOVUPS    64(BX), Z3
+	VPSRLD     $0x10, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSRLD     $0x04, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 384(AX)
+	VMOVUPS    64(BX), Z3
+	VPSRLD     $0x18, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSRLD     $0x0c, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 448(AX)
+	VMOVUPS    128(BX), Z3
+	VPSRLD     $0x00, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSLLD     $0x0c, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 512(AX)
+	VMOVUPS    128(BX), Z3
+	VPSRLD     $0x08, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSLLD     $0x04, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 576(AX)
+	VMOVUPS    128(BX), Z3
+	VPSRLD     $0x10, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSRLD     $0x04, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 640(AX)
+	VMOVUPS    128(BX), Z3
+	VPSRLD     $0x18, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSRLD     $0x0c, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 704(AX)
+	VMOVUPS    192(BX), Z3
+	VPSRLD     $0x00, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSLLD     $0x0c, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 768(AX)
+	VMOVUPS    192(BX), Z3
+	VPSRLD     $0x08, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSLLD     $0x04, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 832(AX)
+	VMOVUPS    192(BX), Z3
+	VPSRLD     $0x10, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSRLD     $0x04, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 896(AX)
+	VMOVUPS    192(BX), Z3
+	VPSRLD     $0x18, Z3, Z4
+	VPANDD     Z4, Z0, Z4
+	VPSRLD     $0x0c, Z3, Z3
+	VPTERNLOGD $0xf8, Z1, Z3, Z4
+	VPERMW     Z2, Z4, Z4
+	VMOVUPS    Z4, 960(AX)
+	ADDQ       $0x00000040, DX
+	ADDQ       $0x00000100, BX
+	ADDQ       $0x00000100, CX
+	ADDQ       $0x00000400, AX
+	DECQ       SI
+	JNZ        block14
+	VZEROUPPER
+	RET
+
+// func splitPackedBytesAVX512(dst *byte, scales *float32, head *byte, quants *byte, blocks int)
+// Requires: AVX, AVX512F
+TEXT ·splitPackedBytesAVX512(SB), NOSPLIT, $0-40
+	// Tiles of the integers of packed rows, and their scales.
+	MOVQ         dst+0(FP), AX
+	MOVQ         scales+8(FP), CX
+	MOVQ         head+16(FP), DX
+	MOVQ         quants+24(FP), BX
+	MOVQ         blocks+32(FP), SI
+	MOVL         $0xffff0000, DI
+	VMOVD        DI, X0
+	VPBROADCASTD X0, Z0
+
+block15:
+	VCVTPH2PS  (DX), Z1
+	VMOVUPS    Z1, (CX)
+	VPMOVSXBD  (BX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VPMOVSXBD  256(BX), Z2
+	VCVTDQ2PS  Z2, Z2
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z0, Z2, Z1
+	VMOVUPS    Z1, (AX)
+	VPMOVSXBD  16(BX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VPMOVSXBD  272(BX), Z2
+	VCVTDQ2PS  Z2, Z2
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z0, Z2, Z1
+	VMOVUPS    Z1, 64(AX)
+	VPMOVSXBD  32(BX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VPMOVSXBD  288(BX), Z2
+	VCVTDQ2PS  Z2, Z2
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z0, Z2, Z1
+	VMOVUPS    Z1, 128(AX)
+	VPMOVSXBD  48(BX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VPMOVSXBD  304(BX), Z2
+	VCVTDQ2PS  Z2, Z2
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z0, Z2, Z1
+	VMOVUPS    Z1, 192(AX)
+	VPMOVSXBD  64(BX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VPMOVSXBD  320(BX), Z2
+	VCVTDQ2PS  Z2, Z2
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z0, Z2, Z1
+	VMOVUPS    Z1, 256(AX)
+	VPMOVSXBD  80(BX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VPMOVSXBD  336(BX), Z2
+	VCVTDQ2PS  Z2, Z2
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z0, Z2, Z1
+	VMOVUPS    Z1, 320(AX)
+	VPMOVSXBD  96(BX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VPMOVSXBD  352(BX), Z2
+	VCVTDQ2PS  Z2, Z2
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z0, Z2, Z1
+	VMOVUPS    Z1, 384(AX)
+	VPMOVSXBD  112(BX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VPMOVSXBD  368(BX), Z2
+	VCVTDQ2PS  Z2, Z2
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z0, Z2, Z1
+	VMOVUPS    Z1, 448(AX)
+	VPMOVSXBD  128(BX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VPMOVSXBD  384(BX), Z2
+	VCVTDQ2PS  Z2, Z2
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z0, Z2, Z1
+	VMOVUPS    Z1, 512(AX)
+	VPMOVSXBD  144(BX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VPMOVSXBD  400(BX), Z2
+	VCVTDQ2PS  Z2, Z2
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z0, Z2, Z1
+	VMOVUPS    Z1, 576(AX)
+	VPMOVSXBD  160(BX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VPMOVSXBD  416(BX), Z2
+	VCVTDQ2PS  Z2, Z2
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z0, Z2, Z1
+	VMOVUPS    Z1, 640(AX)
+	VPMOVSXBD  176(BX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VPMOVSXBD  432(BX), Z2
+	VCVTDQ2PS  Z2, Z2
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z0, Z2, Z1
+	VMOVUPS    Z1, 704(AX)
+	VPMOVSXBD  192(BX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VPMOVSXBD  448(BX), Z2
+	VCVTDQ2PS  Z2, Z2
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z0, Z2, Z1
+	VMOVUPS    Z1, 768(AX)
+	VPMOVSXBD  208(BX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VPMOVSXBD  464(BX), Z2
+	VCVTDQ2PS  Z2, Z2
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z0, Z2, Z1
+	VMOVUPS    Z1, 832(AX)
+	VPMOVSXBD  224(BX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VPMOVSXBD  480(BX), Z2
+	VCVTDQ2PS  Z2, Z2
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z0, Z2, Z1
+	VMOVUPS    Z1, 896(AX)
+	VPMOVSXBD  240(BX), Z1
+	VCVTDQ2PS  Z1, Z1
+	VPMOVSXBD  496(BX), Z2
+	VCVTDQ2PS  Z2, Z2
+	VPSRLD     $0x10, Z1, Z1
+	VPTERNLOGD $0xf8, Z0, Z2, Z1
+	VMOVUPS    Z1, 960(AX)
+	ADDQ       $0x00000020, DX
+	ADDQ       $0x00000200, BX
+	ADDQ       $0x00000100, CX
+	ADDQ       $0x00000400, AX
+	DECQ       SI
+	JNZ        block15
 	VZEROUPPER
 	RET

@@ -3,16 +3,28 @@
 package kernels
 
 //go:noescape
-func splitRowsBF16To1AVX512(dst *byte, w *byte, stride int, rows int, steps int)
+func splitVectorsAVX512(dst *byte, x *float32, stride int, vectors int, steps int)
 
 //go:noescape
-func splitRowsF16To2AVX512(dst *byte, w *byte, stride int, rows int, steps int)
+func splitRowsBF16To1AVX512(dst *byte, w *byte, stride int, steps int)
 
 //go:noescape
-func splitRowsF32To2AVX512(dst *byte, w *byte, stride int, rows int, steps int)
+func splitRowsF16To2AVX512(dst *byte, w *byte, stride int, steps int)
 
 //go:noescape
-func splitRowsF32To3AVX512(dst *byte, w *byte, stride int, rows int, steps int)
+func splitRowsF32To1AVX512(dst *byte, w *byte, stride int, steps int)
 
 //go:noescape
-func splitVectorsAVX512(dst *byte, x *float32, stride int, steps int)
+func splitRowsF32To2AVX512(dst *byte, w *byte, stride int, steps int)
+
+//go:noescape
+func splitRowsF32To3AVX512(dst *byte, w *byte, stride int, steps int)
+
+//go:noescape
+func splitPackedNibblesAVX512(dst *byte, scales *float32, head *byte, quants *byte, table *float32, blocks int)
+
+//go:noescape
+func splitPackedNibblesOffsetAVX512(dst *byte, scales *float32, head *byte, quants *byte, table *float32, blocks int)
+
+//go:noescape
+func splitPackedBytesAVX512(dst *byte, scales *float32, head *byte, quants *byte, blocks int)

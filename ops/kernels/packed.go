@@ -211,9 +211,13 @@ func (m Matrix) PackRows(r0, r1 int) {
 	}
 }
 
-// sumsLen is the length of the sums of all vectors.
+// sumsLen is the length of the sums of all vectors, of whole groups of them.
 func (in *Input) sumsLen() int {
-	return (in.n + packedVectors - 1) / packedVectors * packedVectors * (in.cols / 32)
+	n := in.n
+	if n >= ManyVectors {
+		n = (n + ManyVectors - 1) / ManyVectors * ManyVectors
+	}
+	return (n + packedVectors - 1) / packedVectors * packedVectors * (in.cols / 32)
 }
 
 // sumBlocks fills the derived form that offsets multiply: the sums of the blocks of
