@@ -313,8 +313,8 @@ func formsFor(w Matrix, n int) forms {
 	if current != amx || n < ManyVectors {
 		return 0
 	}
-	if isScaled(w) {
-		return formLimbs | w.packed.form.forms()
+	if isScaled(w) && w.packed.form.offset {
+		return formLimbs | formSums
 	}
 	return formLimbs
 }
