@@ -63,14 +63,14 @@ func (f *engineFlags) newEngine(m *model.Model) (engine.Engine, error) {
 	if f.tensorParallel > 1 {
 		return nil, fmt.Errorf("--tensor-parallel %d needs GPUs and an XLA plugin for them (fparun backends lists what there is), or --backend xla:cpu", f.tensorParallel)
 	}
-	return cpu.New(m, cpu.Options{Threads: f.threads, Chunk: f.batch, NoRepack: f.noRepack})
+	return cpu.New(m, cpu.Options{Threads: f.threads, Chunk: f.batch, NoRepack: f.noRepack, Int8: f.activations == activationsInt8})
 }
 
-// fitsXLA says whether a GPU serves what the flags ask for: XLA holds keys that are
-// rounded to bytes as float32, which saves no memory.
+// fitsXLA says whether a GPU serves what the flags ask for: XLA rounds no activations,
+// and holds keys that are rounded to bytes as float32, which saves no memory.
 func (f *engineFlags) fitsXLA() bool {
 	t, err := f.cacheType()
-	return err == nil && t != quant.Q8_0
+	return err == nil && t != quant.Q8_0 && f.activations != activationsInt8
 }
 
 // findPlugin is the first plugin for a device, or an error that says how to get one.

@@ -21,6 +21,12 @@ import (
 	"github.com/firstpassage/fpa/runtime/tokenizer"
 )
 
+// The values of --activations.
+const (
+	activationsF32  = "f32"
+	activationsInt8 = "int8"
+)
+
 // engineFlags are the flags of every verb that runs a model.
 type engineFlags struct {
 	model   string
@@ -34,8 +40,9 @@ type engineFlags struct {
 	usual   string // typ where the command line gives none, but with --backend go
 	audit   bool
 
-	noRepack bool
-	mlock    bool
+	noRepack    bool
+	mlock       bool
+	activations string
 
 	tensorParallel int
 	packed         bool
@@ -48,6 +55,7 @@ func (f *engineFlags) add(fl *pflag.FlagSet, mode cache.Mode, typ string) {
 	fl.IntVarP(&f.batch, "batch", "b", cpu.DefaultChunk, "tokens of the prompt that are run at a time")
 	fl.BoolVar(&f.noRepack, "no-repack", false, "leave quantised weights as they lie in the file instead of copying them, at load, to\nan order that is read faster (less work at load, slower; cpu only)")
 	fl.BoolVar(&f.mlock, "mlock", false, "keep the weights in memory, however little they are used; a warning if the system\nallows too little of that (cpu only)")
+	fl.StringVar(&f.activations, "activations", activationsF32, "what weights of the types q4_0, q4_1 and q8_0 are multiplied with: f32, or int8\n(rounded to 8 bits in blocks of 32, as llama.cpp does: faster, but logits move, and\ngreedy text leaves that of f32 after a while; other types stay f32; cpu only)")
 	fl.StringVar(&f.backend, "backend", backendAuto, "engine: cpu (this program's own), xla:cpu or xla:cuda (XLA by a plugin, see fparun\nbackends), go (the same graph without one, slow, to check it), auto (xla:cuda\nwhere there is a GPU and its plugin, else cpu)")
 	fl.BoolVar(&f.packed, "packed-weights", false, "on an xla backend, keep Q8_0, Q4_0 and Q4_1 weights as they are and unpack them in each\nuse: less memory, more to compute")
 	fl.IntVar(&f.tensorParallel, "tensor-parallel", 1, "split the model over `N` devices of an xla backend, each with a share of the heads,\nof their cache and of the matrices")
@@ -134,6 +142,15 @@ func (f *engineFlags) check() error {
 	}
 	if f.tensorParallel > 1 && (f.backend == backendCPU || f.backend == backendGo) {
 		return cli.Usage("--tensor-parallel is of use with --backend xla:cuda or xla:cpu alone, this is --backend %s", f.backend)
+	}
+	switch f.activations {
+	case activationsF32:
+	case activationsInt8:
+		if f.backend != backendCPU && f.backend != backendAuto {
+			return cli.Usage("--activations int8 is of use with --backend cpu alone, this is --backend %s", f.backend)
+		}
+	default:
+		return cli.Usage("--activations %q is not known, expected f32 or int8", f.activations)
 	}
 	if f.batch < 1 || f.batch > 1<<16 {
 		return cli.Usage("--batch is %d, expected 1 to %d", f.batch, 1<<16)

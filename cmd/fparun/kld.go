@@ -39,11 +39,13 @@ token moves, and both perplexities. Numbers after ± are standard errors of a me
 independent tokens.
 
 The base is the same model, or another of the same vocabulary with --base. It always
-runs with --cache off, its keys and values in --base-cache-type: what is measured is
-all that the cache flags, and the other model, change.
+runs with --activations f32 and --cache off, its keys and values in --base-cache-type:
+what is measured is all that --activations, the cache flags, and the other model,
+change.
 
 ` + spanHelp,
 		Example: `  fparun eval kld -m model.gguf -f text.txt --cache bounded --cache-eps 1e-3
+  fparun eval kld -m model-q4_1.gguf -f text.txt --cache off --activations int8
   fparun eval kld -m model-q8_0.gguf --base model-f32.gguf -f text.txt --window 512`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -119,7 +121,7 @@ func runKLD(ctx context.Context, stdin io.Reader, w io.Writer, f *kldFlags) erro
 	if err := f.check(); err != nil {
 		return err
 	}
-	base := engineFlags{model: f.base, threads: f.threads, batch: f.batch, backend: f.backend, tensorParallel: f.tensorParallel, noRepack: f.noRepack, mode: string(cache.Off), typ: f.baseType, usual: "f16"}
+	base := engineFlags{model: f.base, threads: f.threads, batch: f.batch, backend: f.backend, tensorParallel: f.tensorParallel, noRepack: f.noRepack, activations: activationsF32, mode: string(cache.Off), typ: f.baseType, usual: "f16"}
 	if f.base == "" {
 		base.model = f.model
 	}
@@ -136,14 +138,14 @@ func runKLD(ctx context.Context, stdin io.Reader, w io.Writer, f *kldFlags) erro
 	}
 	defer r.close()
 	rb := r // the same weights serve both
-	if f.base != "" {
+	if f.base != "" || f.activations != base.activations {
 		var tb *tokenizer.Tokenizer
 		if rb, tb, err = base.openText(); err != nil {
 			return err
 		}
 		defer rb.close()
 		if err := sameVocabulary(r, rb, t, tb); err != nil {
-			return fmt.Errorf("%s and %s cannot be compared: %w", f.model, f.base, err)
+			return fmt.Errorf("%s and %s cannot be compared: %w", f.model, base.model, err)
 		}
 	}
 	ids, err := t.Encode(text, tokenizer.EncodeOptions{AddSpecial: !f.noSpecial})

@@ -22,15 +22,18 @@ type Input struct {
 	sums  []float32 // see sumBlocks
 	limbs []byte    // see splitVectors
 	pairs []byte    // see splitPairs
+
+	records []record // see roundVectors
 }
 
 // forms is a set of derived forms of vectors.
 type forms uint8
 
 const (
-	formSums  forms = 1 << iota
-	formLimbs       // for the matrix unit
-	formPairs       // for the matrix unit and packed matrices
+	formSums    forms = 1 << iota
+	formLimbs         // for the matrix unit
+	formPairs         // for the matrix unit and packed matrices
+	formRecords       // rounded to bytes
 )
 
 // PrepareStep is the number of vectors that Prepare works on at a time.
@@ -63,10 +66,16 @@ func (in *Input) Need(w Matrix) {
 	if in.forms&formPairs != 0 {
 		in.growPairs()
 	}
+	if in.forms&formRecords != 0 {
+		in.growRecords()
+	}
 }
 
 // formsFor is what MatMul of the matrix reads beside the vectors.
 func (in *Input) formsFor(w Matrix) forms {
+	if w.roundsTo() != nil {
+		return formRecords
+	}
 	if f := formsFor(w, in.n); f != 0 || w.packed.form == nil {
 		return f
 	}
@@ -88,6 +97,9 @@ func (in *Input) Prepare(t0, t1 int) {
 	}
 	if in.forms&formPairs != 0 {
 		in.splitPairs(t0, t1)
+	}
+	if in.forms&formRecords != 0 {
+		in.roundVectors(t0, t1)
 	}
 }
 

@@ -28,7 +28,8 @@ import (
 // where d, m and dmin are binary16, and word i holds bytes 4i to 4i+3 of the row's
 // block as they are in the file: half bytes 2j and 2j+1 belong to columns 4i+j and
 // 4i+j+16, or in Q4_K, of 64 columns, 4i+j+32. Integers of Q6_K are bytes here, more than
-// in the file; putting six bits together takes longer than reading eight.
+// in the file; putting six bits together takes longer than reading eight. To be
+// multiplied with bytes, Q8_0 stays eight words (see int8.go).
 
 const (
 	packedRows  = 16  // rows of a group
@@ -61,6 +62,7 @@ const (
 	packedBytes
 	packedNibblesGroups
 	packedBytesGroups
+	packedWords // for vectors of bytes alone
 )
 
 // twice returns levels, small integers, as bfloat16, twice over.
@@ -163,11 +165,22 @@ func (f *packedForm) groupBytes(cols int) (heads, all int) {
 	return heads, heads + blocks*f.words*4*packedRows
 }
 
+// packsTo is the packed form that Pack fills, or nil.
+func (m Matrix) packsTo() *packedForm {
+	if f := m.roundsTo(); f != nil {
+		return f
+	}
+	if !canPack() {
+		return nil
+	}
+	return packedForms[m.Type]
+}
+
 // PackedBytes is the room that Pack needs, or 0 where there is no packed form of the
 // type that is faster on this processor.
 func (m Matrix) PackedBytes() int {
-	f := packedForms[m.Type]
-	if f == nil || !canPack() || m.Rows == 0 || m.Cols == 0 {
+	f := m.packsTo()
+	if f == nil || m.Rows == 0 || m.Cols == 0 {
 		return 0
 	}
 	_, all := f.groupBytes(m.Cols)
@@ -182,7 +195,7 @@ func (m Matrix) Pack(buf []byte) Matrix {
 	if n == 0 {
 		panic(fmt.Sprintf("kernels: no packed form of %s", m.Type))
 	}
-	m.packed = packed{form: packedForms[m.Type], data: buf[:n:n]}
+	m.packed = packed{form: m.packsTo(), data: buf[:n:n]}
 	return m
 }
 
@@ -190,24 +203,29 @@ func (m Matrix) Pack(buf []byte) Matrix {
 // of 16, and r1 as well or the number of rows. Different rows may be packed by
 // several workers at a time.
 func (m Matrix) PackRows(r0, r1 int) {
-	f := m.packed.form
-	heads, all := f.groupBytes(m.Cols)
-	row, quants := m.RowBytes(), f.words*4*packedRows
+	_, all := m.packed.form.groupBytes(m.Cols)
 	for r := r0; r < r1; r += packedRows {
-		to := m.packed.data[r/packedRows*all:][:all]
-		n := min(packedRows, m.Rows-r)
-		if n < packedRows {
-			clear(to)
+		group := r / packedRows
+		m.packGroup(m.packed.form, m.packed.data[group*all:][:all], group)
+	}
+}
+
+// packGroup fills to with the packed form of a group of rows, read from Data.
+func (m Matrix) packGroup(f *packedForm, to []byte, group int) {
+	heads, _ := f.groupBytes(m.Cols)
+	r, row, quants := group*packedRows, m.RowBytes(), f.words*4*packedRows
+	n := min(packedRows, m.Rows-r)
+	if n < packedRows {
+		clear(to)
+	}
+	for b := range m.Cols / f.columns {
+		h, q := to[b*f.head:][:f.head], to[heads+b*quants:][:quants]
+		for i := range n {
+			f.fill(h, q, i, m.Data[(r+i)*row+b*f.block:][:f.block])
 		}
-		for b := range m.Cols / f.columns {
-			h, q := to[b*f.head:][:f.head], to[heads+b*quants:][:quants]
-			for i := range n {
-				f.fill(h, q, i, m.Data[(r+i)*row+b*f.block:][:f.block])
-			}
-		}
-		if f.bytes {
-			turnBytes(to[heads:])
-		}
+	}
+	if f.bytes {
+		turnBytes(to[heads:])
 	}
 }
 

@@ -27,6 +27,10 @@ type Options struct {
 	// engine copies them to memory of its own in an order that it reads faster. The
 	// results of the two differ in their last bits.
 	NoRepack bool
+
+	// Int8 rounds activations to 8 bits, in blocks of 32, before they are multiplied
+	// with weights of the types that kernels.RoundsFor names: faster, and less exact.
+	Int8 bool
 }
 
 // DefaultChunk is the number of tokens that prefill feeds at a time.
@@ -44,6 +48,7 @@ type Engine struct {
 	field   func(float64) float64 // the activation of fields
 	memory  *arena                // of repacked weights; nil: none, or those of another engine
 	bound   map[quant.DType][]float32
+	int8    bool
 }
 
 // worker is the working memory of one thread.
@@ -67,6 +72,9 @@ func New(m *model.Model, o Options) (*Engine, error) {
 	if o.Chunk < 1 || o.Chunk > 1<<16 {
 		return nil, fmt.Errorf("a batch of %d tokens, expected 1 to %d", o.Chunk, 1<<16)
 	}
+	if o.Int8 {
+		m = rounding(m)
+	}
 	e := newEngine(m, o)
 	if !o.NoRepack {
 		var err error
@@ -80,7 +88,7 @@ func New(m *model.Model, o Options) (*Engine, error) {
 
 func newEngine(m *model.Model, o Options) *Engine {
 	e := &Engine{
-		model: m, pool: newPool(o.Threads), chunk: o.Chunk, field: m.FieldActivation.Field(), bound: make(map[quant.DType][]float32),
+		model: m, pool: newPool(o.Threads), chunk: o.Chunk, field: m.FieldActivation.Field(), bound: make(map[quant.DType][]float32), int8: o.Int8,
 	}
 	for range o.Threads {
 		e.workers = append(e.workers, new(worker))
@@ -92,7 +100,7 @@ func newEngine(m *model.Model, o Options) *Engine {
 // Share makes another engine for the same model, with workers of its own and the
 // weights of e, which must be closed after it.
 func (e *Engine) Share(threads int) *Engine {
-	return newEngine(e.model, Options{Threads: threads, Chunk: e.chunk})
+	return newEngine(e.model, Options{Threads: threads, Chunk: e.chunk, Int8: e.int8})
 }
 
 // Threads is the number of threads that the engine uses.
@@ -101,14 +109,27 @@ func (e *Engine) Threads() int { return e.pool.size() }
 // logitBound is the proved bound of the model's logits with a cache of type t, nil
 // where there is none. A file carries that of F16, which holds for F32 too.
 func (e *Engine) logitBound(t quant.DType) []float32 {
-	if e.model.LogitBound != nil && t != quant.Q8_0 {
-		return e.model.LogitBound
-	}
 	if _, done := e.bound[t]; !done {
-		e.bound[t] = e.model.LogitBounds(t)
+		bound := e.model.LogitBound
+		if bound == nil || t == quant.Q8_0 {
+			bound = e.model.LogitBounds(t)
+		}
+		if e.int8 {
+			bound = append([]float32(nil), bound...)
+			for i := range bound {
+				bound[i] *= roundedLogit
+			}
+		}
+		e.bound[t] = bound
 	}
 	return e.bound[t]
 }
+
+// roundedLogit is by how much a logit may exceed its bound when the vectors that the
+// query and the key are projected from are rounded: half a step of every element of a
+// block of 32, max|x|/254, makes a vector longer by at most sqrt(32)/254 = 0.02228 of
+// it, and a logit is a product of two.
+const roundedLogit = 1.0452
 
 // Close ends the engine's workers and gives back its memory.
 func (e *Engine) Close() {

@@ -49,6 +49,17 @@ func repacked(m *model.Model, p *pool) (*model.Model, *arena, error) {
 	return &c, memory, nil
 }
 
+// rounding returns a copy of the model for whose matrices activations are rounded to 8
+// bits.
+func rounding(m *model.Model) *model.Model {
+	c := *m
+	c.Layers = append([]model.Layer(nil), m.Layers...)
+	for _, w := range matrices(&c) {
+		w.Int8 = true
+	}
+	return &c
+}
+
 // roomFor is the memory for the packed form of a matrix, a multiple of 64.
 func roomFor(w kernels.Matrix) int { return (w.PackedBytes() + 63) &^ 63 }
 

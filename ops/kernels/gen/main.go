@@ -25,7 +25,7 @@ import (
 )
 
 func main() {
-	pkg := flag.String("for", "kernels", "what to generate: kernels, few, packed, limbs (all of package kernels) or quant")
+	pkg := flag.String("for", "kernels", "what to generate: kernels, few, int8, packed, limbs (all of package kernels) or quant")
 	flag.Parse()
 	switch *pkg {
 	case "kernels":
@@ -61,6 +61,8 @@ func main() {
 		}
 		avx512.turnBytes()
 		avx512.splitPacked()
+	case "int8":
+		int8Kernels()
 	case "limbs":
 		avx512.limbs()
 	case "few":
