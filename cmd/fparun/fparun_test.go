@@ -220,6 +220,8 @@ func TestUsage(t *testing.T) {
 		{2, "--cache", []string{"-m", m, "-p", "x", "--cache", "bounded", "--cache-eps", "0"}},
 		{2, "--cache-type", []string{"-m", m, "-p", "x", "--cache-type", "q4"}},
 		{2, "--backend", []string{"-m", m, "-p", "x", "--backend", "tpu"}},
+		{2, "expected f32 or int8", []string{"-m", m, "-p", "x", "--activations", "q8_0"}},
+		{2, "--backend cpu", []string{"-m", m, "-p", "x", "--activations", "int8", "--backend", "go"}},
 		{2, "xla:cuda", []string{"-m", m, "-p", "x", "--backend", "cpu", "--tensor-parallel", "2"}},
 		{2, "at least 1", []string{"-m", m, "-p", "x", "--backend", "xla:cpu", "--tensor-parallel-size", "0"}},
 		{2, "--threads", []string{"-m", m, "-p", "x", "-t", "-1"}},

@@ -121,9 +121,11 @@ func runKLD(ctx context.Context, stdin io.Reader, w io.Writer, f *kldFlags) erro
 	if err := f.check(); err != nil {
 		return err
 	}
-	base := engineFlags{model: f.base, threads: f.threads, batch: f.batch, backend: f.backend, tensorParallel: f.tensorParallel, noRepack: f.noRepack, activations: activationsF32, mode: string(cache.Off), typ: f.baseType, usual: "f16"}
-	if f.base == "" {
-		base.model = f.model
+	base := f.engineFlags
+	base.activations, base.mode, base.keep, base.audit = activationsF32, string(cache.Off), "", false
+	base.typ, base.usual = f.baseType, "f16"
+	if f.base != "" {
+		base.model = f.base
 	}
 	if err := base.check(); err != nil {
 		return fmt.Errorf("--base-cache-type: %w", err) // all else was checked above

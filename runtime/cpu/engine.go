@@ -126,10 +126,11 @@ func (e *Engine) logitBound(t quant.DType) []float32 {
 }
 
 // roundedLogit is by how much a logit may exceed its bound when the vectors that the
-// query and the key are projected from are rounded: half a step of every element of a
-// block of 32, max|x|/254, makes a vector longer by at most sqrt(32)/254 = 0.02228 of
-// it, and a logit is a product of two.
-const roundedLogit = 1.0452
+// query and the key are projected from are rounded. In steps of the rounding, the
+// largest of 32 elements is 127, and stays; the others, of some magnitude a, may each
+// grow by half a step. The square of the length, of which there is one in a logit, then
+// grows by (127^2 + 31 (a+1/2)^2) / (127^2 + 31 a^2), which is at most 1.0222.
+const roundedLogit = 1.0225
 
 // Close ends the engine's workers and gives back its memory.
 func (e *Engine) Close() {
