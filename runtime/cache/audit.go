@@ -38,7 +38,7 @@ func (a *audit) look(g *Group, h int, q []float32, top, sum float32, s *Scratch)
 	if a.live == 0 {
 		return
 	}
-	deadTop, deadSum := g.attend(a.pages, h, a.values, q, s)
+	deadTop, deadSum := g.attend(a.pages, 0, len(a.pages), h, a.values, q, s)
 	if deadTop == -posInf {
 		return
 	}

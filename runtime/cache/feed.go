@@ -90,10 +90,10 @@ func (f *Feed) Run(from, to int, s *Scratch) {
 	}
 	g := f.g
 	for part := from; part < to; part++ {
-		pages := g.pages[part*partPages : min((part+1)*partPages, len(g.pages))]
+		first, end := part*partPages, min((part+1)*partPages, len(g.pages))
 		for h := range g.queryHeads {
 			p := &f.partials[part*g.queryHeads+h]
-			p.top, p.sum = g.attend(pages, h, f.part(part, h), f.query(h), s)
+			p.top, p.sum = g.attend(g.pages, first, end, h, f.part(part, h), f.query(h), s)
 		}
 	}
 }

@@ -139,16 +139,17 @@ func (g *Group) add(k *token, position int) {
 	}
 }
 
-// attend sets y to the sum of the values of all keys of some pages, weighted by
-// exp(logit - top), for query head h, and returns top, the largest logit, and the
+// attend sets y to the sum of the values of all keys of pages from to to-1, weighted
+// by exp(logit - top), for query head h, and returns top, the largest logit, and the
 // sum of weights. Without a key y is zero and top is -Inf. Pages that are dead are
 // not looked at.
-func (g *Group) attend(pages []*page, h int, y, q []float32, s *Scratch) (top, sum float32) {
+func (g *Group) attend(pages []*page, from, to, h int, y, q []float32, s *Scratch) (top, sum float32) {
 	kh, f := g.keyHead(h), g.fieldHead(h)
 	n := 0
-	s.scores = grow(s.scores, len(pages)*PageSlots)
+	s.scores = grow(s.scores, (to-from)*PageSlots)
 	s.pages = s.pages[:0]
-	for i, p := range pages {
+	for i := from; i < to; i++ {
+		p := pages[i]
 		used := p.used()
 		if used == 0 || g.fieldHeads > 0 && p.dead[f] {
 			continue
@@ -171,6 +172,9 @@ func (g *Group) attend(pages []*page, h int, y, q []float32, s *Scratch) (top, s
 		s.pages = append(s.pages, i)
 	}
 	clear(y)
+	if len(s.pages) > 0 {
+		g.foreseeValues(pages[s.pages[0]], kh)
+	}
 	scores := s.scores[:n]
 	top = kernels.Max(scores)
 	if top == -posInf {
