@@ -28,12 +28,9 @@ def rounded(name, value):
 def tensors(model):
     """Tensors by their checkpoint names, float32; slopes are written as they act."""
     out = {}
-    heads = model.config.num_attention_heads
     for name, value in model.state_dict().items():
         if name.endswith("slope_raw"):
             continue
-        if name.endswith(("q_norm.weight", "k_norm.weight")) and value.dim() == 3:
-            value = value.reshape(heads, -1)
         name = name if name == "lm_head.weight" else "model." + name
         out[name] = rounded(name, value.detach().float().contiguous())
     if model.config.field_kind != "none":
@@ -53,8 +50,6 @@ def load(folder):
         name, value = name.removeprefix("model."), value.float()
         if name.endswith("self_attn.slope"):
             name, value = name + "_raw", value + torch.log(-torch.expm1(-value))
-        if name.endswith(("q_norm.weight", "k_norm.weight")) and value.dim() == 2:
-            value = value.unsqueeze(1)
         state[name] = value
     model.load_state_dict(state)
     return model

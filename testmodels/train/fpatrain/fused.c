@@ -1,5 +1,6 @@
-/* The penalised softmax of First Passage Attention and its gradient, one (T x T) matrix after
- * another, so that everything of a matrix stays in cache. Called from fused.py.
+/* What training spends its time on besides matrix products, called from fused.py: RMSNorm (at the
+ * end), and the penalised softmax of First Passage Attention, one (T x T) matrix after another, so
+ * that everything of a matrix stays in cache. Each with its gradient.
  *
  * For i >= j:   p[i][j] = softmax_j(s[i][j] - slope * rise[i][j])
  *               rise[i][j] = max(0, level[j] - low[i][j]),  low[i][j] = min field[j+1 .. i]
@@ -144,5 +145,37 @@ void fpa_backward(int64_t n, int64_t T, const float *restrict p, const float *re
             steep_sum += by_slope;
         }
         if (field) grad_slope[g] = (float)steep_sum;
+    }
+}
+
+/* y = x * inverse * weight, inverse[i] = 1 / sqrt(mean of x[i]^2 + eps); x, y [n][d], weight [d],
+ * inverse [n]. */
+void rms_forward(int64_t n, int64_t d, const float *restrict x, const float *restrict weight,
+                 float eps, float *restrict y, float *restrict inverse) {
+    for (int64_t i = 0; i < n; i++, x += d, y += d) {
+        float sum = 0;
+        #pragma omp simd reduction(+ : sum)
+        for (int64_t k = 0; k < d; k++) sum += x[k] * x[k];
+        float r = 1 / __builtin_sqrtf(sum / d + eps);
+        inverse[i] = r;
+        #pragma omp simd
+        for (int64_t k = 0; k < d; k++) y[k] = x[k] * r * weight[k];
+    }
+}
+
+/* From given = dL/dy: grad = dL/dx [n][d] is written, grad_weight [d] is added to. */
+void rms_backward(int64_t n, int64_t d, const float *restrict x, const float *restrict weight,
+                  const float *restrict inverse, const float *restrict given,
+                  float *restrict grad, float *restrict grad_weight) {
+    for (int64_t i = 0; i < n; i++, x += d, given += d, grad += d) {
+        float r = inverse[i], dot = 0;
+        #pragma omp simd reduction(+ : dot)
+        for (int64_t k = 0; k < d; k++) dot += given[k] * weight[k] * x[k];
+        float back = dot * r * r * r / d;
+        #pragma omp simd
+        for (int64_t k = 0; k < d; k++) {
+            grad[k] = given[k] * weight[k] * r - x[k] * back;
+            grad_weight[k] += given[k] * x[k] * r;
+        }
     }
 }

@@ -1,8 +1,8 @@
-"""The penalised softmax with its gradient, fused: fused.c where a C compiler is found, the
-same in torch operations otherwise.
+"""The penalised softmax and RMSNorm with their gradients, fused: fused.c where a C compiler is
+found, the same in torch operations otherwise.
 
-Training time is mostly this operation. In torch it makes about twenty passes over [T, T]
-matrices in memory and a loop over rows in Python; in C a matrix stays in cache.
+In torch the softmax makes about twenty passes over [T, T] matrices in memory and has a loop over
+rows in Python; in C a matrix stays in cache.
 """
 
 import ctypes
@@ -43,13 +43,13 @@ def library() -> ctypes.CDLL | None:
     return ctypes.CDLL(str(path))
 
 
-def _call(name: str, tensors: list[torch.Tensor | None]) -> None:
-    """Calls a function of the library on the tensors (None: NULL), the first [n, T, T].
+def _call(name: str, n: int, size: int, given: list[torch.Tensor | float | None]) -> None:
+    """Calls a function of the library; tensors become pointers, None NULL.
 
-    They must be contiguous float32, and are kept alive by the list until the call returns."""
-    n, steps, _ = tensors[0].shape
-    pointers = [ctypes.c_void_p(None if t is None else t.data_ptr()) for t in tensors]
-    getattr(library(), name)(ctypes.c_int64(n), ctypes.c_int64(steps), *pointers)
+    Tensors must be contiguous float32, and are kept alive by the list until the call returns."""
+    told = [ctypes.c_float(t) if isinstance(t, float)
+            else ctypes.c_void_p(None if t is None else t.data_ptr()) for t in given]
+    getattr(library(), name)(ctypes.c_int64(n), ctypes.c_int64(size), *told)
 
 
 class _Fused(torch.autograd.Function):
@@ -60,19 +60,19 @@ class _Fused(torch.autograd.Function):
     def forward(ctx, logits, *given):
         n, steps, _ = logits.shape
         weights, living, low = torch.empty_like(logits), logits.new_zeros(n), logits.new_empty(steps)
-        _call("fpa_forward", [logits, weights, *given, living, low])
+        _call("fpa_forward", n, steps, [logits, weights, *given, living, low])
         ctx.save_for_backward(weights, *given)
         return weights, living
 
     @staticmethod
     def backward(ctx, grad_weights, grad_living):
         weights, *given = ctx.saved_tensors
-        steps = weights.shape[-1]
+        n, steps, _ = weights.shape
         grad = torch.empty_like(weights)
         out = [None if t is None else torch.empty_like(t) for t in given[:3]]
         low, carry = weights.new_empty(steps, steps), weights.new_empty(steps)
-        _call("fpa_backward", [weights, grad_weights.contiguous(), grad, *given,
-                               grad_living.contiguous(), *out, low, carry])
+        _call("fpa_backward", n, steps, [
+            weights, grad_weights.contiguous(), grad, *given, grad_living.contiguous(), *out, low, carry])
         return grad, *out, None
 
 
@@ -114,3 +114,29 @@ def _in_torch(logits, field, level, slope, unit):
     left = torch.relu(1 - unit[..., None, None] * penalty).masked_fill(~mask.mT, 0)
     weights = torch.softmax((logits - penalty).masked_fill(mask, -math.inf), -1)
     return weights, left.sum((-1, -2))
+
+
+class _RMSNorm(torch.autograd.Function):
+    """x [n, d] and weight [d], contiguous float32."""
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        n, size = x.shape
+        out, inverse = torch.empty_like(x), x.new_empty(n)
+        _call("rms_forward", n, size, [x, weight, eps, out, inverse])
+        ctx.save_for_backward(x, weight, inverse)
+        return out
+
+    @staticmethod
+    def backward(ctx, given):
+        x, weight, inverse = ctx.saved_tensors
+        grad, grad_weight = torch.empty_like(x), torch.zeros_like(weight)
+        _call("rms_backward", *x.shape, [x, weight, inverse, given.contiguous(), grad, grad_weight])
+        return grad, grad_weight, None
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x / rms(x) * weight over the last axis; weight broadcasts to x."""
+    if library() is None or x.dtype != torch.float32 or weight.dim() != 1:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+    return _RMSNorm.apply(x.reshape(-1, x.shape[-1]).contiguous(), weight, eps).view(x.shape)

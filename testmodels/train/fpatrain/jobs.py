@@ -117,11 +117,9 @@ def language_jobs(results: Results, text: Path) -> Iterator[Job]:
     for method in LANGUAGE_METHODS:
         for rate in LANGUAGE_RATES:
             yield language_job(language.Settings(method, rate, steps=SWEEP_STEPS), text)
-    plain = [(method, 0.0) for method in LANGUAGE_METHODS]
-    pressed = [(method, LANGUAGE_PRESSURE) for method in ("fpa", "fox")]
-    wanted = [(*variant, seed) for seed in SEEDS for variant in plain + pressed]
-    # Methods before pressure, except that seed 0 has both first.
-    wanted.sort(key=lambda w: (w[2] > 0, w[2] > 0 and w[1] > 0))
+    wanted = [(method, 0.0, SEEDS[0]) for method in LANGUAGE_METHODS]
+    wanted += [(method, LANGUAGE_PRESSURE, SEEDS[0]) for method in ("fpa", "fox")]
+    wanted += [(method, 0.0, seed) for seed in SEEDS[1:] for method in LANGUAGE_METHODS]
     for method, pressure, seed in wanted:
         rate = best_language(results, method)
         if rate is not None:

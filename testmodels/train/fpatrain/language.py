@@ -36,7 +36,6 @@ class Settings:
     steps: int = 1500
     batch: int = 16
     pressure: float = 0.0
-    bf16: bool = True
 
 
 class Corpus:
@@ -100,9 +99,8 @@ def train(settings: Settings, corpus: Corpus, folder: Path,
         pause()
         ids = windows(corpus.train, settings.batch, step, settings.seed)
         weight = pressure_weight(step, recipe)
-        with torch.autocast("cpu", torch.bfloat16, enabled=settings.bf16):
-            logits, alive = model(ids[:, :-1], recipe.margin if weight else None)
-        loss = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
+        logits, alive = model(ids[:, :-1], recipe.margin if weight else None)
+        loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(step, recipe) * group["factor"]
         optimiser.zero_grad(set_to_none=True)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from .attention import Cache
-from .fused import penalised_softmax
+from .fused import penalised_softmax, rms_norm
 
 ACTIVATIONS = {
     "identity": lambda x: x,
@@ -74,7 +74,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x):
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps) * self.weight
+        return rms_norm(x, self.weight, self.eps)
 
 
 def rotate(x, theta, start=0):
@@ -111,7 +111,7 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(dim, dim, bias=False)
         self.o_proj = nn.Linear(dim, dim, bias=False)
         if config.qk_norm != "none":
-            shape = (config.head_dim,) if config.qk_norm == "shared" else (heads, 1, config.head_dim)
+            shape = (config.head_dim,) if config.qk_norm == "shared" else (heads, config.head_dim)
             self.q_norm = RMSNorm(shape, config.rms_norm_eps)
             self.k_norm = RMSNorm(shape, config.rms_norm_eps)
         if config.field_kind == "none":
@@ -164,10 +164,10 @@ class Attention(nn.Module):
         position is `start`."""
         batch, steps, _ = x.shape
         shape = (batch, steps, self.config.num_attention_heads, self.config.head_dim)
-        q, k, v = (
-            p(x).view(shape).transpose(1, 2).to(x.dtype) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (p(x).view(shape) for p in (self.q_proj, self.k_proj, self.v_proj))
         if self.config.qk_norm != "none":
             q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         if self.config.rope_theta is not None:
             q, k = (rotate(t, self.config.rope_theta, start) for t in (q, k))
         return q, k, v
@@ -175,11 +175,6 @@ class Attention(nn.Module):
     def field(self, x, start=0.0):
         """field and level [B, H, T] in float64; start [B, H] is the walk before x. Both are 0
         for softmax."""
-        # In the type of x whatever autocast says: errors of the increments add up.
-        with torch.autocast(x.device.type, enabled=False):
-            return self._field(x, start)
-
-    def _field(self, x, start):
         if self.config.field_kind == "none":
             flat = torch.zeros(x.shape[0], self.config.num_attention_heads, x.shape[1], dtype=torch.float64)
             return flat, flat
@@ -206,10 +201,9 @@ class Attention(nn.Module):
             field, level = (t.to(q.dtype) for t in self.field(x))
             slope = self.slope()
             unit = None if margin is None else self.per_unit(margin)
-        with torch.autocast(x.device.type, enabled=False):
-            logits = (self.config.head_dim**-0.5 * q) @ k.mT
-            weights, living = penalised_softmax(logits, field, level, slope, unit)
-            y = weights @ v
+        logits = (self.config.head_dim**-0.5 * q) @ k.mT
+        weights, living = penalised_softmax(logits, field, level, slope, unit)
+        y = weights @ v
         alive = torch.ones(())
         if unit is not None:
             pairs = living.numel() * x.shape[1] * (x.shape[1] - 1) / 2

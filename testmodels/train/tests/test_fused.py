@@ -60,3 +60,18 @@ def test_slope_zero_counts_all_alive():
         torch.zeros(1, 9, 9), torch.randn(1, 9), torch.randn(1, 9), torch.zeros(()), torch.ones(()))
     assert torch.allclose(weights[0], torch.ones(9, 9).tril() / torch.arange(1, 10).view(-1, 1))
     assert living.item() == 9 * 8 / 2
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", [(1, 1), (5, 24), (2, 3, 33), (2, 7, 4, 16)])
+def test_rms_norm(shape):
+    x, weight, given = torch.randn(shape) * 3, torch.randn(shape[-1]), torch.randn(shape)
+    if len(shape) == 4:  # not contiguous
+        x, given = x.transpose(1, 2), given.transpose(1, 2)
+    got, want = [], []
+    for dtype, out in ((torch.float32, got), (torch.float64, want)):
+        leaves = [t.to(dtype).requires_grad_() for t in (x, weight)]
+        y = fused.rms_norm(*leaves, 1e-6)
+        out += [y, *torch.autograd.grad((y * given.to(dtype)).sum(), leaves)]
+    for g, w in zip(got, want):
+        assert torch.allclose(g.double(), w, rtol=1e-5, atol=1e-5)
