@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 COLOURS = ("#0b6e99", "#c4572b", "#6b4fa0", "#2f855a", "#b7791f", "#97266d", "#4a5568", "#2b6cb0")
+LEGEND = 225  # width of a name in the legend
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
 STYLE = """
   text { font: 13px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f2328 }
@@ -59,7 +60,7 @@ def charts(title: str, panels: list[Panel], wide: int = 300, high: int = 230) ->
     """Panels side by side with one legend below; a method has one colour in all of them."""
     left, top, gap = 62, 46, 52
     names = list(dict.fromkeys(line.name for panel in panels for line in panel.lines))
-    per_row = max(1, (len(panels) * (wide + left)) // 190)
+    per_row = max(1, (len(panels) * (wide + left)) // LEGEND)
     rows = -(-len(names) // per_row)
     width = len(panels) * (wide + left) + 24
     height = top + high + gap + 22 * rows + 10
@@ -67,7 +68,7 @@ def charts(title: str, panels: list[Panel], wide: int = 300, high: int = 230) ->
     for n, panel in enumerate(panels):
         body += _panel(panel, names, left + n * (wide + left), top, wide, high)
     for n, name in enumerate(names):
-        x, y = left + 190 * (n % per_row), top + high + gap + 22 * (n // per_row) + 6
+        x, y = left + LEGEND * (n % per_row), top + high + gap + 22 * (n // per_row) + 6
         body += [_stroke(names.index(name), f"M{x} {y - 4}h26"), _text(x + 34, y, name)]
     return page(title, width, height, body)
 
@@ -80,14 +81,14 @@ def _stroke(index: int, path: str) -> str:
 def _panel(panel: Panel, names: list[str], left: float, top: float, wide: int, high: int) -> list[str]:
     xs = sorted({p[0] for line in panel.lines for p in line.points})
     if not xs:
-        return [_text(left, top - 14, panel.title, "title"), _text(left, top + 20, "not measured yet", "note")]
+        return [_text(left, top - 23, panel.title, "title"), _text(left, top + 20, "not measured yet", "note")]
     low, span = math.log2(xs[0]), max(1e-9, math.log2(xs[-1]) - math.log2(xs[0]))
 
     def at(x: float, y: float) -> tuple[float, float]:
         share = (math.log2(x) - low) / span if len(xs) > 1 else 0.5
         return left + 12 + (wide - 24) * share, top + high - high * min(1.0, y / panel.top)
 
-    out = [_text(left, top - 14, panel.title, "title")]
+    out = [_text(left, top - 23, panel.title, "title")]
     for n in range(5):
         value = panel.top * n / 4
         y = at(xs[0], value)[1]
@@ -96,7 +97,7 @@ def _panel(panel: Panel, names: list[str], left: float, top: float, wide: int, h
     shown = xs if len(xs) < 7 else xs[::2]
     out += [_text(at(x, 0)[0], top + high + 17, f"{x:g}", "note", "middle") for x in shown]
     out.append(_text(left + wide / 2, top + high + 34, panel.x_label, "note", "middle"))
-    out.append(_text(left, top - 1, panel.y_label, "note"))
+    out.append(_text(left, top - 7, panel.y_label, "note"))
     for line in panel.lines:
         index = names.index(line.name)
         colour, spots = COLOURS[index % len(COLOURS)], [at(x, y) for x, y, _, _ in line.points]

@@ -45,26 +45,36 @@ def commit() -> str:
 COMMIT = commit()  # when the code was loaded, not when a run ends
 
 
+def _canonical(settings: dict) -> str:
+    return json.dumps(settings, sort_keys=True)
+
+
 class Results:
     """The results files of a folder, EXPERIMENT.jsonl each."""
 
     def __init__(self, folder: Path):
         self.folder = Path(folder)
+        self._known: dict[str, tuple[int, list[dict], dict[str, dict]]] = {}
+
+    def _load(self, experiment: str) -> tuple[int, list[dict], dict[str, dict]]:
+        """Size of the file, its entries, and their results by settings; read again when the
+        file has grown (nothing is ever taken away)."""
+        path = self.folder / f"{experiment}.jsonl"
+        size = path.stat().st_size if path.exists() else 0
+        known = self._known.get(experiment)
+        if known is None or known[0] != size:
+            entries = [json.loads(line) for line in path.read_text().splitlines() if line] if size else []
+            known = size, entries, {_canonical(e["settings"]): e["result"] for e in entries}
+            self._known[experiment] = known
+        return known
 
     def read(self, experiment: str) -> list[dict]:
         """All finished runs of an experiment, in the order they finished."""
-        path = self.folder / f"{experiment}.jsonl"
-        if not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_text().splitlines() if line]
+        return self._load(experiment)[1]
 
     def find(self, experiment: str, settings: dict) -> dict | None:
         """The result of a finished run with exactly these settings."""
-        settings = json.loads(json.dumps(settings))
-        for entry in self.read(experiment):
-            if entry["settings"] == settings:
-                return entry["result"]
-        return None
+        return self._load(experiment)[2].get(_canonical(settings))
 
     def add(self, job: Job, result: dict, seconds: float) -> None:
         """Appends a finished run."""

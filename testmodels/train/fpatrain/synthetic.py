@@ -301,8 +301,8 @@ def evaluate(layer: Layer, settings: Settings, factors=(1, 2, 4), log=print) -> 
         generator = torch.Generator().manual_seed(1_000_000 + n)
         test = sequences(settings.task, count, n, settings.n, generator)
         per_run: list[list] = [[] for _ in range(runs)]
-        parts = zip(test.features.split(8), test.identity.split(8))
-        for features, identity in parts:
+        at_once = max(1, 2**23 // (runs * HEADS * (n + 1) ** 2))  # 32 MB a tensor
+        for features, identity in zip(test.features.split(at_once), test.identity.split(at_once)):
             rows = layer(features.expand(runs, *features.shape), identity.expand(runs, *identity.shape))
             for run in range(runs):
                 per_run[run].append(rows[run])
