@@ -60,7 +60,7 @@ func main() {
 			avx512.widenPacked(p)
 		}
 		avx512.turnBytes()
-		avx512.splitPacked()
+		avx512.splitPairs()
 	case "int8":
 		int8Kernels()
 	case "limbs":

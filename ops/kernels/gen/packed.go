@@ -386,11 +386,11 @@ func (v isa) widenPacked(p packedType) {
 	end()
 }
 
-// splitPacked emits the limbs of a vector for the matrix unit, in blocks of 32 columns:
+// splitPairs emits the limbs of a vector for the matrix unit, in blocks of 32 columns:
 // one row of 64 bytes of a tile of eight vectors for each limb, three tiles a block.
 // It holds, for the first and for the second sixteen columns, pairs of columns: 0 with 2
 // and 1 with 3 of every four, as half bytes give them.
-func (v isa) splitPacked() {
+func (v isa) splitPairs() {
 	v.text("splitPacked", "(dst *byte, x *float32, blocks int)")
 	Comment("Limbs of the pairs of a vector.")
 	dst, x, blocks := Load(Param("dst"), GP64()), Load(Param("x"), GP64()), Load(Param("blocks"), GP64())
