@@ -63,7 +63,7 @@ func (f *engineFlags) newEngine(m *model.Model) (engine.Engine, error) {
 	if f.tensorParallel > 1 {
 		return nil, fmt.Errorf("--tensor-parallel %d needs GPUs and an XLA plugin for them (fparun backends lists what there is), or --backend xla:cpu", f.tensorParallel)
 	}
-	return cpu.New(m, cpu.Options{Threads: f.threads, Chunk: f.batch, NoRepack: f.noRepack, Int8: f.activations == activationsInt8})
+	return cpu.New(m, cpu.Options{Threads: f.threads, Chunk: f.batch, NoRepack: f.noRepack, Copy: f.noMmap, Int8: f.activations == activationsInt8})
 }
 
 // fitsXLA says whether a GPU serves what the flags ask for: XLA rounds no activations,

@@ -40,9 +40,9 @@ type engineFlags struct {
 	usual   string // typ where the command line gives none, but with --backend go
 	audit   bool
 
-	noRepack    bool
-	mlock       bool
-	activations string
+	noRepack, noMmap bool
+	mlock            bool
+	activations      string
 
 	tensorParallel int
 	packed         bool
@@ -53,6 +53,7 @@ func (f *engineFlags) add(fl *pflag.FlagSet, mode cache.Mode, typ string) {
 	fl.StringVarP(&f.model, "model", "m", "", "model `file` (.gguf, a checkpoint, or an ONNX model that fpaconv wrote)")
 	fl.IntVarP(&f.threads, "threads", "t", 0, "threads (default: one a processor)")
 	fl.IntVarP(&f.batch, "batch", "b", cpu.DefaultChunk, "tokens of the prompt that are run at a time")
+	fl.BoolVar(&f.noMmap, "no-mmap", false, "copy all weights to memory at load instead of using the file's pages (faster on a\nbusy machine, slower to load; cpu only)")
 	fl.BoolVar(&f.noRepack, "no-repack", false, "leave quantised weights as they lie in the file instead of copying them, at load, to\nan order that is read faster (less work at load, slower; cpu only)")
 	fl.BoolVar(&f.mlock, "mlock", false, "keep the weights in memory, however little they are used; a warning if the system\nallows too little of that (cpu only)")
 	fl.StringVar(&f.activations, "activations", activationsF32, "what weights of the types q4_0, q4_1 and q8_0 are multiplied with: f32, or int8\n(rounded to 8 bits in blocks of 32, as llama.cpp does: faster, but logits move, and\ngreedy text leaves that of f32 after a while; other types stay f32; cpu only)")

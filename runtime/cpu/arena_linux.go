@@ -18,7 +18,7 @@ const hugePage = 2 << 20
 func newArena(n int) (*arena, error) {
 	mapped, err := unix.Mmap(-1, 0, n+hugePage, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
-		return nil, fmt.Errorf("no memory for %d bytes of repacked weights (%w); --no-repack does without", n, err)
+		return nil, fmt.Errorf("no memory for %d bytes of weights (%w); with --no-repack and without --no-mmap they stay in the file", n, err)
 	}
 	skip := int(-uintptr(unsafe.Pointer(&mapped[0])) & (hugePage - 1))
 	a := &arena{bytes: mapped[skip : skip+n], mapped: mapped}

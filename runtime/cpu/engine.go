@@ -31,6 +31,11 @@ type Options struct {
 	// Int8 rounds activations to 8 bits, in blocks of 32, before they are multiplied
 	// with weights of the types that kernels.RoundsFor names: faster, and less exact.
 	Int8 bool
+
+	// Copy has the other matrices copied to the engine's memory, too, instead of used
+	// where they are mapped. On Linux that is in large pages, which takes less work to
+	// find, the more so the busier the machine is.
+	Copy bool
 }
 
 // DefaultChunk is the number of tokens that prefill feeds at a time.
@@ -76,12 +81,10 @@ func New(m *model.Model, o Options) (*Engine, error) {
 		m = rounding(m)
 	}
 	e := newEngine(m, o)
-	if !o.NoRepack {
-		var err error
-		if e.model, e.memory, err = repacked(m, e.pool); err != nil {
-			e.Close()
-			return nil, err
-		}
+	var err error
+	if e.model, e.memory, err = loaded(m, e.pool, !o.NoRepack, o.Copy); err != nil {
+		e.Close()
+		return nil, err
 	}
 	return e, nil
 }

@@ -5,15 +5,26 @@ import (
 	"github.com/firstpassage/fpa/runtime/model"
 )
 
-// repacked returns a copy of the model whose quantised matrices carry the form that
-// the kernels multiply fastest (see kernels.Matrix.Pack), and the memory that holds
-// it, nil where no matrix has such a form. The pages of the file that were read for it
-// are given back to the system matrix by matrix, so that at no time both forms are
-// held in full.
-func repacked(m *model.Model, p *pool) (*model.Model, *arena, error) {
+// loaded returns a copy of the model whose quantised matrices, with pack, carry the form
+// that the kernels multiply fastest (see kernels.Matrix.Pack), and whose others, with
+// copied, are copies; and the memory that holds all that, nil where it is nothing. The
+// pages of the file that were read for it are given back to the system matrix by matrix,
+// so that at no time both forms are held in full.
+func loaded(m *model.Model, p *pool, pack, copied bool) (*model.Model, *arena, error) {
+	packs := func(w *kernels.Matrix) bool { return pack && w.PackedBytes() > 0 }
+	roomFor := func(w *kernels.Matrix) int { // a multiple of 64
+		n := 0
+		switch {
+		case packs(w):
+			n = w.PackedBytes()
+		case copied:
+			n = len(w.Data)
+		}
+		return (n + 63) &^ 63
+	}
 	size := 0
 	for _, w := range matrices(m) {
-		size += roomFor(*w)
+		size += roomFor(w)
 	}
 	if size == 0 {
 		return m, nil, nil
@@ -27,18 +38,28 @@ func repacked(m *model.Model, p *pool) (*model.Model, *arena, error) {
 	room := memory.bytes
 	err = guard(func() error {
 		for _, w := range matrices(&c) {
-			n := roomFor(*w)
+			n := roomFor(w)
 			if n == 0 {
 				continue
 			}
-			*w = w.Pack(room[:n])
+			from := *w
+			if packs(w) {
+				*w = w.Pack(room[:n])
+				rows := w.Rows
+				const step = 16 * 16
+				p.run((rows+step-1)/step, workFunc(func(_, task int) {
+					w.PackRows(task*step, min((task+1)*step, rows))
+				}))
+			} else {
+				data := room[:len(w.Data):len(w.Data)]
+				const step = 1 << 20
+				p.run((len(data)+step-1)/step, workFunc(func(_, task int) {
+					copy(data[task*step:min((task+1)*step, len(data))], from.Data[task*step:])
+				}))
+				w.Data = data
+			}
 			room = room[n:]
-			rows := w.Rows
-			const step = 16 * 16
-			p.run((rows+step-1)/step, workFunc(func(_, task int) {
-				w.PackRows(task*step, min((task+1)*step, rows))
-			}))
-			m.Release(*w)
+			m.Release(from)
 		}
 		return nil
 	})
@@ -59,9 +80,6 @@ func rounding(m *model.Model) *model.Model {
 	}
 	return &c
 }
-
-// roomFor is the memory for the packed form of a matrix, a multiple of 64.
-func roomFor(w kernels.Matrix) int { return (w.PackedBytes() + 63) &^ 63 }
 
 // matrices are the matrices that a model multiplies with.
 func matrices(m *model.Model) []*kernels.Matrix {

@@ -52,8 +52,8 @@ func TestRepacked(t *testing.T) {
 			data := slices.Clone(m.Output.W.Data)
 			ids := modeltest.Tokens(40, c.VocabSize, 3)
 			want := oracle(t, m, ids)
-			var first []float32
-			for _, o := range []Options{{Threads: 1}, {Threads: 3}, {Threads: 2, Chunk: 7}, {Threads: 2, NoRepack: true}} {
+			var first, mapped []float32
+			for _, o := range []Options{{Threads: 1}, {Threads: 3}, {Threads: 2, Chunk: 7}, {Threads: 2, NoRepack: true}, {Threads: 2, NoRepack: true, Copy: true}, {Threads: 3, Copy: true}} {
 				got, _ := run(t, m, o, quant.F32, cache.Policy{Mode: cache.Off}, ids, len(ids))
 				if d := maxDiff(got, want); !(d < 2e-5) {
 					t.Errorf("%s, tied %v, %+v: logits differ by %g", typ, tied, o, d)
@@ -61,6 +61,10 @@ func TestRepacked(t *testing.T) {
 				switch {
 				case first == nil:
 					first = got
+				case o.NoRepack && !o.Copy:
+					mapped = got
+				case o.NoRepack && !slices.Equal(got, mapped):
+					t.Errorf("%s: a copy changes the logits", typ)
 				case o.Chunk == 0 && !o.NoRepack && !slices.Equal(got, first):
 					t.Errorf("%s: the number of threads changes the logits", typ)
 				}
