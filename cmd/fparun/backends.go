@@ -38,7 +38,7 @@ func (f *engineFlags) newEngine(m *model.Model) (engine.Engine, error) {
 		}
 		return e, nil
 	}
-	o := xla.Options{Chunk: f.batch, TensorParallel: f.tensorParallel, Packed: f.packed}
+	o := xla.Options{Chunk: f.batch, TensorParallel: f.tensorParallel, DataParallel: f.dataParallel, Packed: f.packed}
 	switch {
 	case f.backend == backendGo:
 		return asEngine(xla.NewGo(m, o))
@@ -54,14 +54,14 @@ func (f *engineFlags) newEngine(m *model.Model) (engine.Engine, error) {
 			if err == nil {
 				return e, nil
 			}
-			if f.tensorParallel > 1 {
+			if f.severalDevices() {
 				return nil, err
 			}
 			fmt.Fprintf(os.Stderr, "fparun: the GPU is not used: %v\n", err)
 		}
 	}
-	if f.tensorParallel > 1 {
-		return nil, fmt.Errorf("--tensor-parallel %d needs GPUs and an XLA plugin for them (fparun backends lists what there is), or --backend xla:cpu", f.tensorParallel)
+	if f.severalDevices() {
+		return nil, errors.New("--tensor-parallel and --data-parallel need GPUs and an XLA plugin for them (fparun backends lists what there is), or --backend xla:cpu")
 	}
 	return cpu.New(m, cpu.Options{Threads: f.threads, Chunk: f.batch, NoRepack: f.noRepack, Copy: f.noMmap, Int8: f.activations == activationsInt8})
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/firstpassage/fpa/runtime/cache"
 	"github.com/firstpassage/fpa/runtime/engine"
 	"github.com/firstpassage/fpa/runtime/tokenizer"
+	"github.com/firstpassage/fpa/runtime/xla"
 )
 
 // benchFlags are the flags of bench.
@@ -55,8 +56,9 @@ own. "fill" is the speed of that feeding, from the end of the runs before it.
 
 With --parallel 8 eight sequences, of tokens of their own, share every pass over the
 weights: tokens/s is that of all together, and "t/s each" that of one of them. Depths
-and tokens of a run are those of each sequence. (Engines on XLA take one sequence
-after the other here.)
+and tokens of a run are those of each sequence. With --data-parallel 2 two devices,
+each with the whole model, share the sequences. A run in which XLA compiles a program
+is not counted; the next one follows it.
 
 Live keys are those that a key head holds after the last run, least, median and most
 of all heads and layers; "kept" is what the cache holds of the bytes of one that
@@ -77,6 +79,7 @@ mapped weights included.`,
 	fl.IntSliceVarP(&f.decode, "n-gen", "n", []int{128}, "tokens of a decode; 0: none")
 	fl.IntSliceVarP(&f.depths, "depth", "d", []int{0}, "depths, such as 0,4096; they are measured in ascending order")
 	fl.IntSliceVar(&f.parallel, "parallel", []int{1}, "numbers of sequences that are run at the same time, such as 1,2,8")
+	fl.IntVar(&f.dataParallel, "data-parallel", 1, "share the sequences of --parallel out to `N` devices of an xla backend")
 	fl.IntVarP(&f.repeat, "repetitions", "r", 5, "runs of each measurement")
 	fl.StringVarP(&f.text, "file", "f", "", "feed the tokens of this text `file`, again and again, in place of random ones; - is stdin")
 	fl.StringVarP(&f.output, "output", "o", "md", "form of the table: md, json")
@@ -361,6 +364,15 @@ func (b *bench) tokens(n int) [][]int32 {
 
 func ignore(int, []float32) error { return nil }
 
+// compilations is the number of programs that the engine has compiled. A run with one
+// among them is not counted.
+func (b *bench) compilations() int {
+	if e, ok := b.r.engine.(*xla.Engine); ok {
+		return e.Stats().Compilations
+	}
+	return 0
+}
+
 // none asks for no logits.
 func none(int) bool { return false }
 
@@ -371,7 +383,7 @@ func (b *bench) measure(ctx context.Context, test benchTest, depth int) (measure
 		Text: b.f.text, Test: test.name, Depth: depth, Parallel: test.sequences,
 	}
 	anew := depth <= test.tokens // filling costs less than the runs themselves
-	for i := range b.f.repeat {
+	for i := 0; len(m.Rates) < b.f.repeat; i++ {
 		if b.parts == nil || i == 0 && b.length() > depth || i > 0 && anew {
 			if err := b.start(test.sequences); err != nil {
 				return m, err
@@ -385,8 +397,8 @@ func (b *bench) measure(ctx context.Context, test benchTest, depth int) (measure
 			m.Fill.Tokens += missing * test.sequences
 			m.Fill.Seconds += took.Seconds()
 		}
-		m.Starts = append(m.Starts, b.length())
-		stage := fmt.Sprintf("%s at %d, run %d of %d", test.name, b.length(), i+1, b.f.repeat)
+		start, compiled := b.length(), b.compilations()
+		stage := fmt.Sprintf("%s at %d, run %d of %d", test.name, start, len(m.Rates)+1, b.f.repeat)
 		if test.sequences > 1 {
 			stage = fmt.Sprintf("%d x %s", test.sequences, stage)
 		}
@@ -394,6 +406,10 @@ func (b *bench) measure(ctx context.Context, test benchTest, depth int) (measure
 		if err != nil {
 			return m, err
 		}
+		if b.compilations() > compiled {
+			continue
+		}
+		m.Starts = append(m.Starts, start)
 		m.Rates = append(m.Rates, float64(test.tokens*test.sequences)/took.Seconds())
 	}
 	m.Mean, m.Dev = meanDev(m.Rates)

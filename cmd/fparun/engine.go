@@ -44,8 +44,9 @@ type engineFlags struct {
 	mlock            bool
 	activations      string
 
-	tensorParallel int
-	packed         bool
+	packed   bool
+
+	tensorParallel, dataParallel int // devices; 0 where a verb has no such flag
 }
 
 // add declares the flags; mode and typ are the defaults of the cache's.
@@ -138,11 +139,8 @@ func (f *engineFlags) check() error {
 	if f.threads < 0 || f.threads > 1024 {
 		return cli.Usage("--threads is %d, expected 1 to 1024", f.threads)
 	}
-	if f.tensorParallel < 1 {
-		return cli.Usage("--tensor-parallel is %d, expected at least 1", f.tensorParallel)
-	}
-	if f.tensorParallel > 1 && (f.backend == backendCPU || f.backend == backendGo) {
-		return cli.Usage("--tensor-parallel is of use with --backend xla:cuda or xla:cpu alone, this is --backend %s", f.backend)
+	if err := f.checkDevices(); err != nil {
+		return err
 	}
 	switch f.activations {
 	case activationsF32:
@@ -182,6 +180,28 @@ func usualType(typ, usual, backend string) string {
 	}
 	return usual
 }
+
+// checkDevices finds mistakes in the numbers of devices.
+func (f *engineFlags) checkDevices() error {
+	for _, x := range []struct {
+		flag string
+		n    int
+	}{{"--tensor-parallel", f.tensorParallel}, {"--data-parallel", f.dataParallel}} {
+		switch {
+		case x.n < 0 || x.n > 1<<16:
+			return cli.Usage("%s is %d, expected 1 or more devices", x.flag, x.n)
+		case x.n > 1 && (f.backend == backendCPU || f.backend == backendGo):
+			return cli.Usage("%s is of use with --backend xla:cuda or xla:cpu alone, this is --backend %s", x.flag, f.backend)
+		}
+	}
+	if f.tensorParallel > 1 && f.dataParallel > 1 {
+		return cli.Usage("--tensor-parallel and --data-parallel: one process does one of the two; run several, each with devices of its own")
+	}
+	return nil
+}
+
+// severalDevices says whether the model is to run on more than one device.
+func (f *engineFlags) severalDevices() bool { return f.tensorParallel > 1 || f.dataParallel > 1 }
 
 // open opens the model and starts an engine.
 func (f *engineFlags) open() (*running, error) {

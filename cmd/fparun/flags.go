@@ -17,7 +17,7 @@ func (f *textFlags) add(fl *pflag.FlagSet, what string) {
 // aliases are names that llama.cpp has for flags of ours.
 var aliases = map[string]string{
 	"n-predict": "predict", "batch-size": "batch", "n-depth": "depth", "reverse-prompt": "stop", "system-prompt": "system",
-	"tensor-parallel-size": "tensor-parallel", "prompt-cache": "session", "prompt-cache-ro": "session-ro",
+	"tensor-parallel-size": "tensor-parallel", "data-parallel-size": "data-parallel", "prompt-cache": "session", "prompt-cache-ro": "session-ro",
 }
 
 // acceptAliases lets every verb take them.

@@ -114,7 +114,7 @@ func newEngine(m *model.Model, b backends.Backend, mem memory, o Options) (*Engi
 // Threads is the number of threads that the engine uses on the processor, which XLA
 // decides by itself.
 func (e *Engine) Threads() int {
-	if e.memory.shared && !e.pureGo() {
+	if !e.memory.half && !e.pureGo() { // which only processors are slow at
 		return runtime.NumCPU()
 	}
 	return 1
