@@ -158,9 +158,15 @@ func (c Cache) Write(fresh Cache, slots *gx.Node) Cache {
 		}
 		h := shape[1]
 		at := gx.Reshape(gx.BroadcastToDims(gx.InsertAxes(from, 2), b, g, h/g, s), b*h, s, 1)
-		row := gx.Add(gx.MaxScalar(at, 0), gx.MulScalar(position(nodes, []int{b * h, s, 1}, 0), n))
-		width := old.Shape().Size() / (b * h * s)
-		rows := gx.Reshape(gx.Gather(gx.Reshape(fresh, b*h*n, width), row), shape...)
+		var rows *gx.Node
+		if n == 1 {
+			// Where devices share the heads, they would exchange rows to gather them.
+			rows = gx.BroadcastToDims(fresh, shape...)
+		} else {
+			row := gx.Add(gx.MaxScalar(at, 0), gx.MulScalar(position(nodes, []int{b * h, s, 1}, 0), n))
+			width := old.Shape().Size() / (b * h * s)
+			rows = gx.Reshape(gx.Gather(gx.Reshape(fresh, b*h*n, width), row), shape...)
+		}
 		written := gx.Reshape(gx.GreaterOrEqual(at, gx.ZerosLike(at)), shape[:3]...)
 		return gx.Where(written, rows, old)
 	}
