@@ -44,7 +44,7 @@ type engineFlags struct {
 	mlock            bool
 	activations      string
 
-	packed   bool
+	packed bool
 
 	tensorParallel, dataParallel int // devices; 0 where a verb has no such flag
 }
