@@ -1,13 +1,14 @@
-"""First Passage Attention with its gradient, in three forms that must agree.
+"""First Passage Attention with its gradient, in three forms that must agree (fused.py has a
+fourth, which training uses).
 
 Over positions 0..T-1 of one head
 
     logit[i, j] = scale * q[i].k[j] - slope * max(0, level[j] - low[i, j])   j <= i
     low[i, j]   = min of field[t] over j < t <= i   (+inf for j = i)
 
-`attend` is the form for training (all rows at once, differentiable), `attend_loops`
-the definition written out, and `Cache` the form with a key-value cache: two numbers
-a key, its level and its low so far, and nothing about its position.
+`attend` takes all rows at once and is differentiable, `attend_loops` is the definition
+written out, and `Cache` the form with a key-value cache: two numbers a key, its level and
+its low so far, and nothing about its position.
 """
 
 import math

@@ -11,7 +11,6 @@ import math
 import os
 import shutil
 import subprocess
-import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -31,8 +30,8 @@ def library() -> ctypes.CDLL | None:
         return None
     source = SOURCE.read_bytes()
     name = hashlib.sha256(source + " ".join(FLAGS).encode()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"fpatrain-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fpatrain"
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"fused-{name}.so"
     if not path.exists():
         fresh = folder / f"fused-{name}.{os.getpid()}.so"
