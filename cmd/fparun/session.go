@@ -44,8 +44,8 @@ type keeper struct {
 	report   sessionReport
 }
 
-// engineName names the engine whose state a session holds. Every --backend there is
-// runs this one.
+// engineName names the engine whose state a session holds. That of every --backend
+// reads and writes this one's.
 const engineName = "cpu"
 
 // sessionReport is what --stats and --json say about a session.

@@ -1,6 +1,6 @@
-// Package engine says what an engine is: something that runs a model one
-// sequence at a time, tokens in, logits out, with a cache that can be measured.
-// Package cpu is one.
+// Package engine says what an engine is: something that runs a model over sequences,
+// tokens in, logits out, each with a cache that can be measured. Packages cpu and xla
+// are engines; FeedBatch runs several sequences in one pass over the weights.
 package engine
 
 import (

@@ -16,7 +16,11 @@
 //
 // On a processor weights are widened to float32 when they are loaded, since XLA
 // would widen a whole matrix of half precision in every call. Elsewhere F16 and
-// BF16 matrices stay as they are, and quantised ones become F16.
+// BF16 matrices stay as they are, and quantised ones become F16. Options.Packed keeps
+// some quantised types packed.
+//
+// Sessions that are fed together share a pass (FeedBatch). Several devices share one
+// model, by its heads, or the sequences of a pass, see Options and mesh.go.
 //
 // gomlx reports errors by panicking; every call into it goes through try, which
 // returns them.
@@ -56,8 +60,8 @@ type Options struct {
 // DefaultChunk is the number of tokens that prefill feeds at a time.
 const DefaultChunk = 512
 
-// Engine runs one model; it is an engine.Engine. One of its sessions runs at a
-// time.
+// Engine runs one model; it is an engine.Engine and an engine.Batcher. One pass runs
+// at a time, of one session or of several.
 type Engine struct {
 	model    *model.Model
 	backend  backends.Backend
