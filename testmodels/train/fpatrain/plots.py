@@ -34,7 +34,7 @@ class Line:
 
 @dataclass
 class Panel:
-    """A chart: x in powers of two, y from 0 to `top`; percent writes y so."""
+    """A chart: x in powers of two or linear, y from 0 to `top`; percent writes y so."""
 
     title: str
     x_label: str
@@ -42,6 +42,7 @@ class Panel:
     lines: list[Line] = field(default_factory=list)
     top: float = 1.0
     percent: bool = True
+    linear: bool = False
 
 
 def _text(x, y, words, css="", anchor="start") -> str:
@@ -82,10 +83,11 @@ def _panel(panel: Panel, names: list[str], left: float, top: float, wide: int, h
     xs = sorted({p[0] for line in panel.lines for p in line.points})
     if not xs:
         return [_text(left, top - 23, panel.title, "title"), _text(left, top + 20, "not measured yet", "note")]
-    low, span = math.log2(xs[0]), max(1e-9, math.log2(xs[-1]) - math.log2(xs[0]))
+    scale = float if panel.linear else math.log2
+    low, span = scale(xs[0]), scale(xs[-1]) - scale(xs[0])
 
     def at(x: float, y: float) -> tuple[float, float]:
-        share = (math.log2(x) - low) / span if len(xs) > 1 else 0.5
+        share = (scale(x) - low) / span if len(xs) > 1 else 0.5
         return left + 12 + (wide - 24) * share, top + high - high * min(1.0, y / panel.top)
 
     out = [_text(left, top - 23, panel.title, "title")]
@@ -94,7 +96,7 @@ def _panel(panel: Panel, names: list[str], left: float, top: float, wide: int, h
         y = at(xs[0], value)[1]
         told = f"{100 * value:.0f} %" if panel.percent else f"{value:g}"
         out += [f'<path class="grid" d="M{left} {y:.1f}h{wide}"/>', _text(left - 8, y + 4, told, "note", "end")]
-    shown = xs if len(xs) < 7 else xs[::2]
+    shown = xs[:: -(-len(xs) // 9)]
     out += [_text(at(x, 0)[0], top + high + 17, f"{x:g}", "note", "middle") for x in shown]
     out.append(_text(left + wide / 2, top + high + 34, panel.x_label, "note", "middle"))
     out.append(_text(left, top - 7, panel.y_label, "note"))

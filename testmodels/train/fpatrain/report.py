@@ -100,7 +100,7 @@ def sizes_plot(results: Results) -> str:
     """Size of the set found against that of the living set, at the shortest length, run 0."""
     panels = []
     for task in synthetic.TASKS:
-        panel = plots.Panel(task, "keys alive", "keys found", top=32, percent=False)
+        panel = plots.Panel(task, "keys alive", "keys found", top=24, percent=False, linear=True)
         for method in synthetic.METHODS:
             if result := _synthetic(results, task, method, jobs.LENGTHS[0]):
                 points = [(size, found, found, found) for size, found, count in result["sizes"] if count >= 20]
