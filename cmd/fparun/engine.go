@@ -142,14 +142,24 @@ func (f *engineFlags) check() error {
 	if err := f.checkDevices(); err != nil {
 		return err
 	}
-	switch f.activations {
-	case activationsF32:
-	case activationsInt8:
-		if f.backend != backendCPU && f.backend != backendAuto {
-			return cli.Usage("--activations int8 is of use with --backend cpu alone, this is --backend %s", f.backend)
-		}
-	default:
+	if f.activations != activationsF32 && f.activations != activationsInt8 {
 		return cli.Usage("--activations %q is not known, expected f32 or int8", f.activations)
+	}
+	for _, own := range []struct {
+		flag  string
+		given bool
+	}{
+		{"--activations int8", f.activations == activationsInt8},
+		{"--no-repack", f.noRepack},
+		{"--no-mmap", f.noMmap},
+		{"--mlock", f.mlock},
+	} {
+		if own.given && f.backend != backendCPU && f.backend != backendAuto {
+			return cli.Usage("%s is of use with --backend cpu alone, this is --backend %s", own.flag, f.backend)
+		}
+	}
+	if f.packed && f.backend == backendCPU {
+		return cli.Usage("--packed-weights is of use with an XLA backend alone, this is --backend cpu")
 	}
 	if f.batch < 1 || f.batch > 1<<16 {
 		return cli.Usage("--batch is %d, expected 1 to %d", f.batch, 1<<16)

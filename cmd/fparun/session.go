@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -117,7 +118,7 @@ func (k *keeper) mayWrite() error {
 	return nil
 }
 
-// adopt takes the settings of the cache, and whether this is a chat, from the
+// adopt takes the settings of the cache, the activations, and whether this is a chat, from the
 // session where the command line gives none, and refuses others.
 func (k *keeper) adopt(c *cobra.Command, f *generateFlags) error {
 	given := c.Flags().Changed
@@ -129,6 +130,11 @@ func (k *keeper) adopt(c *cobra.Command, f *generateFlags) error {
 		f.typ = k.meta.CacheType
 	} else if !strings.EqualFold(f.typ, k.meta.CacheType) {
 		return differs("cache-type", k.meta.CacheType)
+	}
+	if has := cmp.Or(k.meta.Activations, activationsF32); !given("activations") {
+		f.activations = has
+	} else if f.activations != has {
+		return differs("activations", has)
 	}
 	if !given("cache") {
 		f.mode = string(p.Mode)
@@ -187,6 +193,9 @@ func (k *keeper) restore(f *generateFlags, r *running) error {
 			return err
 		}
 		k.meta = session.Meta{Model: id, Engine: engineName, CacheType: strings.ToLower(f.typ), Cache: session.PolicyOf(policy)}
+		if f.activations != activationsF32 {
+			k.meta.Activations = f.activations
+		}
 		return nil
 	}
 	start = time.Now()

@@ -262,6 +262,9 @@ func TestSessionRefused(t *testing.T) {
 	mustRun(t, "-m", m, "-p", "The old bridge", "--session", path, "-n", "5", "--cache", "bounded")
 	budget := filepath.Join(dir, "budget")
 	mustRun(t, "-m", m, "-p", "The old bridge", "--session", budget, "-n", "5", "--cache", "budget", "--cache-keep", "0.5")
+	int8 := filepath.Join(dir, "int8")
+	mustRun(t, "-m", m, "-p", "The old bridge", "--session", int8, "-n", "5", "--activations", "int8")
+	mustRun(t, "-m", m, "--session", int8, "-n", "5") // it goes on as it began
 	before := readFile(t, path)
 
 	// A model whose last weight has changed by a bit, and a damaged session.
@@ -296,6 +299,9 @@ func TestSessionRefused(t *testing.T) {
 		{2, "--cache: the session " + path + " was made with bounded", []string{"-m", m, "--session", path, "--cache", "exact"}},
 		{2, "made with 0.001", []string{"-m", m, "--session", path, "--cache-eps", "0.002"}},
 		{2, "made with f16", []string{"-m", m, "--session", path, "--cache-type", "f32"}},
+		{2, "--activations: the session " + path + " was made with f32", []string{"-m", m, "--session", path, "--activations", "int8"}},
+		{2, "--activations: the session " + int8 + " was made with int8", []string{"-m", m, "--session", int8, "--activations", "f32"}},
+		{2, "--activations int8 is of use with --backend cpu", []string{"-m", m, "--session", int8, "--backend", "go"}},
 		{2, "--cache-keep", []string{"-m", m, "--session", path, "--cache-keep", "0.5"}},
 		{2, "made with 0.5", []string{"-m", m, "--session", budget, "--cache-keep", "0.6"}},
 		{2, "neither a share", []string{"-m", m, "--session", budget, "--cache-keep", "x"}},

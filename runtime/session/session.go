@@ -63,6 +63,9 @@ type Meta struct {
 	Engine string `json:"engine"`
 	// CacheType is the type of K and V: f16, q8_0 or f32.
 	CacheType string `json:"cache_type"`
+	// Activations is int8 where the engine rounded them, and empty where they are f32.
+	// The bounds by which keys were dropped depend on it.
+	Activations string `json:"activations,omitempty"`
 	// Cache is the policy by which keys were dropped.
 	Cache Policy `json:"cache"`
 	// Fed is the number of tokens that the engine has taken in. Those after them
@@ -325,6 +328,9 @@ func (m *Meta) check(tokens int) error {
 	}
 	if _, ok := types[m.CacheType]; !ok {
 		return fmt.Errorf("cache type %q is not known, expected f16, q8_0 or f32", m.CacheType)
+	}
+	if m.Activations != "" && m.Activations != "int8" {
+		return fmt.Errorf("activations %q are not known, expected int8 or none", m.Activations)
 	}
 	if m.Model == "" || m.Engine == "" {
 		return errors.New("the identity of the model or the name of the engine is missing")

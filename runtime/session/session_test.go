@@ -249,6 +249,7 @@ func TestWriteFails(t *testing.T) {
 		"fed":       {"300 tokens, not 299", func(m *session.Meta) { m.Fed = 299 }, path, s},
 		"reply":     {"the answer begins", func(m *session.Meta) { m.Reply = 301 }, path, s},
 		"type":      {"cache type", func(m *session.Meta) { m.CacheType = "F32" }, path, s},
+		"int8":      {"activations", func(m *session.Meta) { m.Activations = "f32" }, path, s},
 		"model":     {"identity", func(m *session.Meta) { m.Model = "" }, path, s},
 		"mode":      {"mode", func(m *session.Meta) { m.Cache.Mode = "" }, path, s},
 		"no answer": {"answer", func(m *session.Meta) { m.Messages = []session.Message{{Role: "user"}} }, path, s},
