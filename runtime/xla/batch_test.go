@@ -1,7 +1,6 @@
 package xla
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/firstpassage/fpa/quant"
@@ -22,65 +21,53 @@ func TestBatch(t *testing.T) {
 		each(t, func(k kind) bool { return !k.compiles || name == "fox pro" && k.shared }, func(t *testing.T, k kind) {
 			t.Run(name, func(t *testing.T) {
 				p := cache.Policy{Mode: cache.Exact}
-				b, err := k.engine(t, m, Options{Chunk: 96}).NewBatch(3, quant.F32, p)
-				if err != nil {
-					t.Fatal(err)
-				}
-				base := cpuEngine(t, m)
-				alone := make([]engine.Session, 3)
-				begin := func(i int) { alone[i] = newSession(t, base, quant.F32, p) }
-				for i := range alone {
-					begin(i)
+				e, base := k.engine(t, m, Options{Chunk: 96}), cpuEngine(t, m)
+				ours, alone := make([]engine.Session, 3), make([]engine.Session, 3)
+				for i := range ours {
+					ours[i], alone[i] = newSession(t, e, quant.F32, p), newSession(t, base, quant.F32, p)
 				}
 				for round, tokens := range calls {
-					if round == 4 { // another text in the place of the first
-						if err := b.Reset(0); err != nil {
-							t.Fatal(err)
-						}
-						begin(0)
-					}
-					ids := make([][]int32, 3)
-					want := make([][]float32, 3)
+					parts := make([]engine.Part, 3)
 					for i, n := range tokens {
-						ids[i] = modeltest.Tokens(n, c.VocabSize, uint64(10*round+i))
+						var want []float32
+						ids := modeltest.Tokens(n, c.VocabSize, uint64(10*round+i))
 						if n > 0 {
 							last := alone[i].Len() + n - 1
-							want[i] = feed(t, alone[i], ids[i], func(p int) bool { return p == last })
+							want = feed(t, alone[i], ids, func(p int) bool { return p == last })
 						}
+						parts[i] = engine.Part{Session: ours[i], IDs: ids, Each: func(_ int, logits []float32) error {
+							if d := maxDiff(logits, want); !(d < 1e-4) {
+								t.Errorf("call %d, sequence %d: logits differ by %g", round, i, d)
+							}
+							want = nil
+							return nil
+						}}
+						defer func() {
+							if want != nil {
+								t.Errorf("call %d, sequence %d: no logits", round, i)
+							}
+						}()
 					}
-					err := b.Feed(ids, func(i int, logits []float32) error {
-						if d := maxDiff(logits, want[i]); !(d < 1e-4) {
-							return fmt.Errorf("call %d, sequence %d: logits differ by %g", round, i, d)
-						}
-						want[i] = nil
-						return nil
-					})
-					if err != nil {
+					if err := engine.FeedBatch(e, parts); err != nil {
 						t.Fatal(err)
 					}
 					for i := range alone {
-						if want[i] != nil || b.Len(i) != alone[i].Len() {
-							t.Errorf("call %d: sequence %d has %d tokens, expected %d", round, i, b.Len(i), alone[i].Len())
+						if ours[i].Len() != alone[i].Len() {
+							t.Errorf("call %d: sequence %d has %d tokens, expected %d", round, i, ours[i].Len(), alone[i].Len())
 						}
 					}
 				}
-				if n := b.keys.capacity; name != "fox pro" && n != 2*leastSlots { // whose keys die
+				l := ours[0].(*Session).lanes
+				if l != ours[1].(*Session).lanes || l != ours[2].(*Session).lanes {
+					t.Error("the sequences are not side by side")
+				}
+				if n := l.keys.capacity; name != "fox pro" && n != 2*leastSlots { // whose keys die
 					t.Errorf("capacity %d, expected %d", n, 2*leastSlots)
 				}
-				if s := b.CacheStats(1); s.BytesAllocated < s.BytesLive || s.BytesLive == 0 {
+				if s := ours[1].CacheStats(); s.BytesAllocated < s.BytesLive || s.BytesLive == 0 {
 					t.Errorf("%+v", s)
-				}
-				if err := b.Feed([][]int32{{0}, {int32(c.VocabSize)}, nil}, nil); err == nil {
-					t.Error("a token outside the vocabulary was taken")
-				}
-				if err := b.Feed([][]int32{{0}}, nil); err == nil {
-					t.Error("a batch of three took one list")
 				}
 			})
 		})
-	}
-	e := kinds[0].engine(t, build(t, modeltest.Random(modeltest.Config(), 1, true)), Options{})
-	if _, err := e.NewBatch(0, quant.F32, cache.Policy{Mode: cache.Off}); err == nil {
-		t.Error("a batch of none was made")
 	}
 }

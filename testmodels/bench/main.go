@@ -149,31 +149,32 @@ func (b *bench) open(backend string, o xla.Options) (err error) {
 	return err
 }
 
-// batch are sequences that decode side by side.
-type batch interface {
-	Feed(ids [][]int32, each func(sequence int, logits []float32) error) error
-	CacheStats(sequence int) cache.Stats
+// sequences are sessions that go side by side.
+type sequences struct {
+	engine engine.Engine
+	parts  []engine.Part
 }
 
-// alone is a session as a batch.
-type alone struct{ engine.Session }
-
-func (a alone) Feed(ids [][]int32, each func(int, []float32) error) error {
-	return a.Session.Feed(ids[0], nil, func(_ int, logits []float32) error { return each(0, logits) })
-}
-
-func (a alone) CacheStats(int) cache.Stats { return a.Session.CacheStats() }
-
-// batch starts n empty sequences.
-func (b *bench) batch(n int) (batch, error) {
-	if n > 1 {
-		if b.xla == nil {
-			return nil, errors.New("several sequences at once are measured on XLA alone")
+// sequences starts n empty sequences.
+func (b *bench) sequences(n int) (*sequences, error) {
+	s := &sequences{b.engine, make([]engine.Part, n)}
+	for i := range s.parts {
+		one, err := b.engine.NewSession(b.typ, b.policy)
+		if err != nil {
+			return nil, err
 		}
-		return b.xla.NewBatch(n, b.typ, b.policy)
+		s.parts[i].Session = one
 	}
-	s, err := b.engine.NewSession(b.typ, b.policy)
-	return alone{s}, err
+	return s, nil
+}
+
+// feed feeds ids[i] to sequence i, and passes on the logits of the last of them.
+func (s *sequences) feed(ids [][]int32, each func(sequence int, logits []float32) error) error {
+	for i := range s.parts {
+		s.parts[i].IDs = ids[i]
+		s.parts[i].Each = func(_ int, logits []float32) error { return each(i, logits) }
+	}
+	return engine.FeedBatch(s.engine, s.parts)
 }
 
 // answer measures.
@@ -182,7 +183,7 @@ func (b *bench) answer(q *question) (answer, error) {
 	if q.Tokens < 1 || q.Tokens > limit || q.Depth < 0 || q.Depth > limit || n > 1024 {
 		return answer{}, fmt.Errorf("%d tokens at depth %d in %d sequences, expected 1 to %d at 0 to %d in 1 to 1024", q.Tokens, q.Depth, n, limit, limit)
 	}
-	s, err := b.batch(n)
+	s, err := b.sequences(n)
 	if err != nil {
 		return answer{}, err
 	}
@@ -211,7 +212,7 @@ func (b *bench) answer(q *question) (answer, error) {
 	}
 	if q.Depth > 0 {
 		prompt(q.Depth)
-		if err := s.Feed(ids, greedy); err != nil {
+		if err := s.feed(ids, greedy); err != nil {
 			return answer{}, err
 		}
 	}
@@ -220,19 +221,19 @@ func (b *bench) answer(q *question) (answer, error) {
 	case "prefill":
 		prompt(q.Tokens)
 		start = time.Now()
-		err = s.Feed(ids, greedy)
+		err = s.feed(ids, greedy)
 	case "decode":
 		if q.Depth == 0 {
 			prompt(1)
 		}
 		start = time.Now()
 		for t := 0; t < q.Tokens && err == nil; t++ {
-			err = s.Feed(ids, greedy)
+			err = s.feed(ids, greedy)
 		}
 	default:
 		err = fmt.Errorf("%q is not known, expected prefill or decode", q.Do)
 	}
-	stats := s.CacheStats(0)
+	stats := s.parts[0].Session.CacheStats()
 	a := answer{Seconds: time.Since(start).Seconds(), Kept: stats.Kept, CacheBytes: stats.BytesAllocated * int64(n), Logits: last}
 	if b.xla != nil {
 		a.Compilations, a.CompileSeconds = b.xla.Stats().Compilations, b.xla.Stats().CompileSeconds

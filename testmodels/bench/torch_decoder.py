@@ -11,11 +11,11 @@ class Decoder:
 
     name = "PyTorch " + torch.__version__
 
-    def __init__(self, model, capacity, sequences=1, device="cpu"):
+    def __init__(self, model, capacity, sequences=1, device="cpu", dtype=None):
         if model.field:
             raise SystemExit("the PyTorch decoder runs the kind llama alone")
         self.m, self.capacity, self.device = model, capacity, device
-        self.type = torch.float16 if device == "cuda" else torch.float32
+        self.type = dtype or (torch.float16 if device == "cuda" else torch.float32)
 
         def send(x):
             return torch.from_numpy(np.ascontiguousarray(x)).to(device, self.type)
@@ -40,20 +40,17 @@ class Decoder:
     @torch.inference_mode()
     def feed(self, ids):
         """Takes in ids, [B, N], and returns the logits of the last ones, [B, V], on the
-        host. More than one are a prompt from the start."""
+        host."""
         ids = torch.as_tensor(np.asarray(ids, np.int64))
         n = ids.shape[1]
-        if n > 1:
+        if n > 1 or self.device != "cuda":
             logits = self.forward(ids.to(self.device), None)
         else:
             self.ids.copy_(ids)
             self.at.fill_(self.position)
-            if self.device == "cuda":
-                self.capture()
-                self.graph.replay()
-                logits = self.logits
-            else:
-                logits = self.forward(self.ids, self.at)
+            self.capture()
+            self.graph.replay()
+            logits = self.logits
         self.position += n
         return logits.float().cpu().numpy()
 
@@ -71,12 +68,18 @@ class Decoder:
             self.logits = self.forward(self.ids, self.at)
 
     def forward(self, ids, at):
+        """The logits of tokens at the present position, or, in a CUDA graph, of one a
+        sequence at a position that is read when the graph runs."""
         m, (b, n) = self.m, ids.shape
         x = F.embedding(ids, self.w["embed"])
         if at is None:
-            cos, sin = self.cos[:n], self.sin[:n]
-            where, mask = self.slots[:n], None
+            begin, end = self.position, self.position + n
+            cos, sin = self.cos[begin:end], self.sin[begin:end]
+            where, mask = self.slots[begin:end], None
+            if n > 1 and begin > 0:
+                mask = self.slots[:end] <= where[:, None]
         else:
+            end = self.capacity
             cos, sin = self.cos.index_select(0, at), self.sin.index_select(0, at)
             where, mask = at, (self.slots <= at)[None, None, None]
 
@@ -91,10 +94,8 @@ class Decoder:
             q, k = rotate(q), rotate(k)
             self.keys[i].index_copy_(2, where, k)
             self.values[i].index_copy_(2, where, v)
-            if at is None:
-                y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            else:
-                y = F.scaled_dot_product_attention(q, self.keys[i], self.values[i], attn_mask=mask)
+            y = F.scaled_dot_product_attention(
+                q, self.keys[i][:, :, :end], self.values[i][:, :, :end], attn_mask=mask, is_causal=n > 1 and mask is None)
             x = x + F.linear(y.transpose(1, 2).reshape(b, n, -1), w["o"])
             gate, up = F.linear(F.rms_norm(x, (m.hidden,), w["ffn_norm"], m.eps), w["in"]).chunk(2, -1)
             x = x + F.linear(F.silu(gate) * up, w["out"])

@@ -1,6 +1,6 @@
 """Speed of an ONNX model that fpaconv wrote, in ONNX Runtime on the CPU.
 
-    python ort_llama.py model.onnx --prefill 512 --decode 64
+    python ort_speed.py model.onnx --prefill 512 --decode 64
 
 Prints one JSON object with tokens a second. States stay in ONNX Runtime: what a step
 gives out is bound as input of the next without a copy.
