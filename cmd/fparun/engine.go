@@ -59,7 +59,7 @@ func (f *engineFlags) add(fl *pflag.FlagSet, mode cache.Mode, typ string) {
 	fl.BoolVar(&f.mlock, "mlock", false, "keep the weights in memory, however little they are used; a warning if the system\nallows too little of that (cpu only)")
 	fl.StringVar(&f.activations, "activations", activationsF32, "what weights of the types q4_0, q4_1 and q8_0 are multiplied with: f32, or int8\n(rounded to 8 bits in blocks of 32, as llama.cpp does: faster, but logits move, and\ngreedy text leaves that of f32 after a while; other types stay f32; cpu only)")
 	fl.StringVar(&f.backend, "backend", backendAuto, "engine: cpu (this program's own), xla:cpu or xla:cuda (XLA by a plugin, see fparun\nbackends), go (the same graph without one, slow, to check it), auto (xla:cuda\nwhere there is a GPU and its plugin, else cpu)")
-	fl.BoolVar(&f.packed, "packed-weights", false, "on an xla backend, keep Q8_0, Q4_0 and Q4_1 weights as they are and unpack them in each\nuse: less memory, more to compute")
+	fl.BoolVar(&f.packed, "packed-weights", false, "on an xla backend, keep Q8_0, Q4_0 and Q4_1 weights as they are and unpack them in each\nuse: less memory, more to compute (one device)")
 	fl.IntVar(&f.tensorParallel, "tensor-parallel", 1, "split the model over `N` devices of an xla backend, each with a share of the heads,\nof their cache and of the matrices")
 	fl.StringVar(&f.mode, "cache", string(mode), "which keys the cache drops: off (none), exact (those that cannot change the\noutput by more than float32 rounding), bounded (those whose weight stays within\n--cache-eps), measured (the same for the logits seen so far: no promise),\nbudget (the most penalised, to stay within --cache-keep)")
 	fl.Float64Var(&f.eps, "cache-eps", 1e-3, "weight that --cache bounded and measured may remove in total, for each head and query")
@@ -206,6 +206,9 @@ func (f *engineFlags) checkDevices() error {
 	}
 	if f.tensorParallel > 1 && f.dataParallel > 1 {
 		return cli.Usage("--tensor-parallel and --data-parallel: one process does one of the two; run several, each with devices of its own")
+	}
+	if f.packed && f.severalDevices() {
+		return cli.Usage("--packed-weights is of use with one device, not with --tensor-parallel or --data-parallel")
 	}
 	return nil
 }

@@ -225,6 +225,7 @@ func TestUsage(t *testing.T) {
 		{2, "--no-repack is of use", []string{"-m", m, "-p", "x", "--no-repack", "--backend", "xla:cpu"}},
 		{2, "--no-mmap is of use", []string{"-m", m, "-p", "x", "--no-mmap", "--backend", "go"}},
 		{2, "--mlock is of use", []string{"-m", m, "-p", "x", "--mlock", "--backend", "go"}},
+		{2, "with one device", []string{"-m", m, "-p", "x", "--packed-weights", "--backend", "xla:cpu", "--tensor-parallel", "2"}},
 		{2, "an XLA backend", []string{"-m", m, "-p", "x", "--packed-weights", "--backend", "cpu"}},
 		{2, "xla:cuda", []string{"-m", m, "-p", "x", "--backend", "cpu", "--tensor-parallel", "2"}},
 		{2, "1 or more", []string{"-m", m, "-p", "x", "--backend", "xla:cpu", "--tensor-parallel-size", "-1"}},
