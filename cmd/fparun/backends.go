@@ -63,7 +63,7 @@ func (f *engineFlags) newEngine(m *model.Model) (engine.Engine, error) {
 	if f.severalDevices() {
 		return nil, errors.New("--tensor-parallel and --data-parallel need GPUs and an XLA plugin for them (fparun backends lists what there is), or --backend xla:cpu")
 	}
-	return cpu.New(m, cpu.Options{Threads: f.threads, Chunk: f.batch, NoRepack: f.noRepack, Copy: f.noMmap, Int8: f.activations == activationsInt8})
+	return cpu.New(m, cpu.Options{Threads: f.threads, Chunk: f.batch, NoRepack: f.noRepack, Copy: f.copying(), Int8: f.activations == activationsInt8})
 }
 
 // fitsXLA says whether a GPU serves what the flags ask for: XLA rounds no activations,

@@ -40,9 +40,9 @@ type engineFlags struct {
 	usual   string // typ where the command line gives none, but with --backend go
 	audit   bool
 
-	noRepack, noMmap bool
-	mlock            bool
-	activations      string
+	noRepack, mmap, noMmap bool
+	mlock                  bool
+	activations            string
 
 	packed bool
 
@@ -54,7 +54,8 @@ func (f *engineFlags) add(fl *pflag.FlagSet, mode cache.Mode, typ string) {
 	fl.StringVarP(&f.model, "model", "m", "", "model `file` (.gguf, a checkpoint, or an ONNX model that fpaconv wrote)")
 	fl.IntVarP(&f.threads, "threads", "t", 0, "threads (default: one a processor)")
 	fl.IntVarP(&f.batch, "batch", "b", cpu.DefaultChunk, "tokens of the prompt that are run at a time")
-	fl.BoolVar(&f.noMmap, "no-mmap", false, "copy all weights to memory at load instead of using the file's pages (faster on a\nbusy machine, slower to load; cpu only)")
+	fl.BoolVar(&f.mmap, "mmap", false, "use weights that are not repacked where they lie in the mapped file (default: only\nthose of more than 1 GiB or a quarter of the memory; smaller ones are copied to large\npages, which are read faster; cpu only)")
+	fl.BoolVar(&f.noMmap, "no-mmap", false, "copy all weights but the token embeddings to memory, however large (cpu only)")
 	fl.BoolVar(&f.noRepack, "no-repack", false, "leave quantised weights as they lie in the file instead of copying them, at load, to\nan order that is read faster (less work at load, slower; cpu only)")
 	fl.BoolVar(&f.mlock, "mlock", false, "keep the weights in memory, however little they are used; a warning if the system\nallows too little of that (cpu only)")
 	fl.StringVar(&f.activations, "activations", activationsF32, "what weights of the types q4_0, q4_1 and q8_0 are multiplied with: f32, or int8\n(rounded to 8 bits in blocks of 32, as llama.cpp does: faster, but logits move, and\ngreedy text leaves that of f32 after a while; other types stay f32; cpu only)")
@@ -151,12 +152,16 @@ func (f *engineFlags) check() error {
 	}{
 		{"--activations int8", f.activations == activationsInt8},
 		{"--no-repack", f.noRepack},
+		{"--mmap", f.mmap},
 		{"--no-mmap", f.noMmap},
 		{"--mlock", f.mlock},
 	} {
 		if own.given && f.backend != backendCPU && f.backend != backendAuto {
 			return cli.Usage("%s is of use with --backend cpu alone, this is --backend %s", own.flag, f.backend)
 		}
+	}
+	if f.mmap && f.noMmap {
+		return cli.Usage("--mmap and --no-mmap exclude each other")
 	}
 	if f.packed && f.backend == backendCPU {
 		return cli.Usage("--packed-weights is of use with an XLA backend alone, this is --backend cpu")
@@ -170,6 +175,17 @@ func (f *engineFlags) check() error {
 	f.typ = usualType(f.typ, f.usual, f.backend)
 	_, err := f.cacheType()
 	return err
+}
+
+// copying is what --mmap and --no-mmap ask for.
+func (f *engineFlags) copying() cpu.Copying {
+	switch {
+	case f.mmap:
+		return cpu.CopyNever
+	case f.noMmap:
+		return cpu.CopyAlways
+	}
+	return cpu.CopyIfSmall
 }
 
 // cacheTypeUsage is the help of a flag for a type of cached keys with its default.

@@ -14,5 +14,8 @@ func newArena(n int) (*arena, error) {
 	return &arena{b[skip : skip+n]}, nil
 }
 
+// largePageMemory is 0: nothing is known of large pages.
+func largePageMemory() int { return 0 }
+
 // free leaves the memory to the garbage collector.
 func (a *arena) free() { a.bytes = nil }

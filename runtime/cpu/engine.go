@@ -32,11 +32,21 @@ type Options struct {
 	// with weights of the types that kernels.RoundsFor names: faster, and less exact.
 	Int8 bool
 
-	// Copy has the other matrices copied to the engine's memory, too, instead of used
-	// where they are mapped. On Linux that is in large pages, which takes less work to
-	// find, the more so the busier the machine is.
-	Copy bool
+	// Copy says whether the other matrices are copied to the engine's memory, too.
+	Copy Copying
 }
+
+// Copying says which weights are copied instead of used where they are mapped. On Linux
+// copies lie in large pages, whose addresses take less work to find: as fast on a good
+// day, twice as fast where the memory below a virtual machine is in small pieces.
+type Copying uint8
+
+// The ways.
+const (
+	CopyIfSmall Copying = iota // where there are large pages and much more memory than that; see worthCopying
+	CopyNever
+	CopyAlways
+)
 
 // DefaultChunk is the number of tokens that prefill feeds at a time.
 const DefaultChunk = 512

@@ -37,7 +37,7 @@ func TestFileCutShort(t *testing.T) {
 	defer unix.Munmap(mapped)
 	m.Layers[0].FFNUp.W = kernels.Matrix{Type: quant.F32, Rows: big.Rows, Cols: big.Cols, Data: mapped}
 	for _, threads := range []int{1, 3} {
-		e, err := New(m, Options{Threads: threads})
+		e, err := New(m, Options{Threads: threads, Copy: CopyNever})
 		if err != nil {
 			t.Fatal(err)
 		}

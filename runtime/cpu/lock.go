@@ -16,7 +16,7 @@ func (e *Engine) Lock() error {
 		all = append(all, e.memory.bytes)
 	}
 	for _, w := range matrices(e.model) {
-		if e.memory == nil || w.PackedBytes() == 0 {
+		if e.memory == nil || w.PackedBytes() == 0 && !e.memory.holds(w.Data) {
 			all = append(all, w.Data)
 		}
 	}

@@ -1,17 +1,29 @@
 package cpu
 
 import (
+	"unsafe"
+
 	"github.com/firstpassage/fpa/ops/kernels"
 	"github.com/firstpassage/fpa/runtime/model"
 )
 
 // loaded returns a copy of the model whose quantised matrices, with pack, carry the form
-// that the kernels multiply fastest (see kernels.Matrix.Pack), and whose others, with
-// copied, are copies; and the memory that holds all that, nil where it is nothing. The
-// pages of the file that were read for it are given back to the system matrix by matrix,
-// so that at no time both forms are held in full.
-func loaded(m *model.Model, p *pool, pack, copied bool) (*model.Model, *arena, error) {
+// that the kernels multiply fastest (see kernels.Matrix.Pack), and whose others are
+// copies where copying says so; and the memory that holds all that, nil where it is
+// nothing. The pages of the file that were read for it are given back to the system
+// matrix by matrix, so that at no time both forms are held in full.
+func loaded(m *model.Model, p *pool, pack bool, copying Copying) (*model.Model, *arena, error) {
 	packs := func(w *kernels.Matrix) bool { return pack && w.PackedBytes() > 0 }
+	copied := copying == CopyAlways
+	if copying == CopyIfSmall {
+		unpacked := 0
+		for _, w := range matrices(m) {
+			if !packs(w) {
+				unpacked += len(w.Data)
+			}
+		}
+		copied = worthCopying(unpacked, largePageMemory())
+	}
 	roomFor := func(w *kernels.Matrix) int { // a multiple of 64
 		n := 0
 		switch {
@@ -68,6 +80,20 @@ func loaded(m *model.Model, p *pool, pack, copied bool) (*model.Model, *arena, e
 		return nil, nil, err
 	}
 	return &c, memory, nil
+}
+
+// holds says whether b, which is not empty, lies in the arena.
+func (a *arena) holds(b []byte) bool {
+	at := uintptr(unsafe.Pointer(&b[0])) - uintptr(unsafe.Pointer(&a.bytes[0]))
+	return at < uintptr(len(a.bytes))
+}
+
+// worthCopying tells whether so many bytes of weights are copied unasked, with so much
+// memory that can be had in large pages: more than the processor finds without them, and
+// no more than takes a moment and leaves memory for everything else.
+func worthCopying(bytes, available int) bool {
+	const least, most = 8 << 20, 1 << 30
+	return bytes >= least && bytes <= min(most, available/4)
 }
 
 // rounding returns a copy of the model for whose matrices activations are rounded to 8

@@ -53,7 +53,7 @@ func TestRepacked(t *testing.T) {
 			ids := modeltest.Tokens(40, c.VocabSize, 3)
 			want := oracle(t, m, ids)
 			var first, mapped []float32
-			for _, o := range []Options{{Threads: 1}, {Threads: 3}, {Threads: 2, Chunk: 7}, {Threads: 2, NoRepack: true}, {Threads: 2, NoRepack: true, Copy: true}, {Threads: 3, Copy: true}} {
+			for _, o := range []Options{{Threads: 1}, {Threads: 3}, {Threads: 2, Chunk: 7}, {Threads: 2, NoRepack: true}, {Threads: 2, NoRepack: true, Copy: CopyAlways}, {Threads: 3, Copy: CopyAlways}} {
 				got, _ := run(t, m, o, quant.F32, cache.Policy{Mode: cache.Off}, ids, len(ids))
 				if d := maxDiff(got, want); !(d < 2e-5) {
 					t.Errorf("%s, tied %v, %+v: logits differ by %g", typ, tied, o, d)
@@ -61,7 +61,7 @@ func TestRepacked(t *testing.T) {
 				switch {
 				case first == nil:
 					first = got
-				case o.NoRepack && !o.Copy:
+				case o.NoRepack && o.Copy != CopyAlways:
 					mapped = got
 				case o.NoRepack && !slices.Equal(got, mapped):
 					t.Errorf("%s: a copy changes the logits", typ)
@@ -72,6 +72,22 @@ func TestRepacked(t *testing.T) {
 			if !slices.Equal(m.Output.W.Data, data) {
 				t.Fatalf("%s: repacking changed the model's own weights", typ)
 			}
+		}
+	}
+}
+
+// TestWorthCopying: neither little nor much of the memory is copied unasked.
+func TestWorthCopying(t *testing.T) {
+	for _, test := range []struct {
+		bytes, available int
+		want             bool
+	}{
+		{220 << 20, 16 << 30, true}, {220 << 20, 1 << 30, true},
+		{220 << 20, 800 << 20, false}, {220 << 20, 0, false},
+		{1 << 20, 16 << 30, false}, {2 << 30, 64 << 30, false},
+	} {
+		if got := worthCopying(test.bytes, test.available); got != test.want {
+			t.Errorf("%d MB of %d MB: %v", test.bytes>>20, test.available>>20, got)
 		}
 	}
 }
