@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """Measures fparun beside llama.cpp, PyTorch and ONNX Runtime on this machine.
 
-    python3 testmodels/bench/bench.py                  everything, an hour with the installation
+    python3 testmodels/bench/bench.py                  everything, two hours with the installation
     python3 testmodels/bench/bench.py --rounds 1       a first look
-    python3 testmodels/bench/bench.py --only depth     rows whose name contains a word
+    python3 testmodels/bench/bench.py --only SmolLM2   rows whose name a regular expression finds
 
 Installs the other engines below --folder (llama.cpp is built from source; it needs
 cmake and a C++ compiler), writes the models, then measures in rounds: in every round
 each row runs each engine once, one process after the other, so that whatever else the
 machine does meets all of them. Prints medians and ratios as Markdown, and writes
-results.json, bars.svg and depth.svg into --folder. All engines get the same number of
-threads; the machine should do nothing else.
+results.json, bars.svg and depth.svg into --folder; rows of an earlier run that are not
+measured again stay. All engines get the same number of threads; the machine should do
+nothing else.
 """
 
 import argparse
@@ -158,7 +159,8 @@ def rows(e: Engines, m: dict[str, Path]) -> list[Row]:
     for t in ("f16", "q8_0", "q4_0"):
         model = m[t]
         engines = {"fparun": lambda model=model: e.fparun(model, 0, 64, 0, *off),
-                   "llama.cpp": lambda model=model: e.llama_bench(model, 0, 64)}
+                   "llama.cpp": lambda model=model: e.llama_bench(model, 0, 64),
+                   "llama.cpp, no mmap": lambda model=model: e.llama_bench(model, 0, 64, 0, "-lm", "none")}
         if t == "f16":
             engines |= {"PyTorch f32": lambda: e.torch(m["f16"], "decode", 32), "PyTorch bf16": lambda: e.torch(m["f16"], "decode", 32, 0, "bfloat16"),
                         "ONNX Runtime f32": lambda: e.onnxruntime(m["onnx"], "decode", 32)}
@@ -202,8 +204,8 @@ def memory_bandwidth() -> float:
     return max(float(x) for x in re.findall(r"([\d.]+) MB/s", out)) / 1000
 
 
-def report(measured: list[Row], bandwidth: float, rounds: int) -> str:
-    lines = ["| | engine | median | least to most | fparun against it |", "|---|---|---|---|---|"]
+def report(measured: list[Row], bandwidth: float) -> str:
+    lines = ["| | engine | median | least to most | rounds | fparun against it |", "|---|---|---|---|---|---|"]
     for row in measured:
         ours = row.best("fparun") if "fparun" not in row.figures else row.median("fparun")
         name = f"{row.name}, {row.unit}"
@@ -215,9 +217,10 @@ def report(measured: list[Row], bandwidth: float, rounds: int) -> str:
             if engine == "fparun" and row.bytes_a_token:
                 share = median * row.bytes_a_token / 1e9 / bandwidth
                 ratio = f"({share:.0%} of memory bandwidth)"
-            lines.append(f"| {name} | {engine} | {median:,.1f} | {min(values):,.1f} to {max(values):,.1f} | {ratio} |")
+            spread = f"{min(values):,.1f} to {max(values):,.1f}"
+            lines.append(f"| {name} | {engine} | {median:,.1f} | {spread} | {len(values)} | {ratio} |")
             name = ""
-    lines += ["", f"Medians of {rounds} rounds; memory bandwidth {bandwidth:.1f} GB/s; {platform.machine()}, {os.cpu_count()} processors."]
+    lines += ["", f"Memory bandwidth {bandwidth:.1f} GB/s; {platform.machine()}, {os.cpu_count()} processors."]
     return "\n".join(lines)
 
 
@@ -234,11 +237,11 @@ def draw(measured: list[Row], folder: Path) -> None:
     for row in measured:
         depth = re.search(r"at depth (\d+)", row.name)
         if depth or row.name == "decode 110M F16":
-            for engine in row.figures:
-                if engine in ("PyTorch bf16", "ONNX Runtime f32"):
-                    continue  # not measured at depth
-                for name in [engine] if depth or engine != "llama.cpp" else ["llama.cpp, no flash attention", "llama.cpp, flash attention"]:
-                    lines.setdefault(name, {})[int(depth[1]) if depth else 0] = row.median(engine)
+            at = int(depth[1]) if depth else 0
+            for engine in ("fparun", "fparun, FPA exact", "llama.cpp", "PyTorch"):
+                value = row.figures.get(engine) and row.median(engine) or engine in ("llama.cpp", "PyTorch") and row.best(engine)
+                if value:
+                    lines.setdefault(engine, {})[at] = value
     if any(len(line) > 1 for line in lines.values()):
         plot.curve(folder / "depth.svg", "Decode, 110M F16: tokens a second at depth", lines, "tokens in the cache")
 
@@ -248,7 +251,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path.home() / ".cache" / "fpa-bench", help="for engines, models and results")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--only", default="", help="measure rows whose name contains this")
+    parser.add_argument("--only", default="", help="measure rows whose name this regular expression finds")
     parser.add_argument("--llama-bin", type=Path, help="folder of llama-bench and llama-completion, to use a build that exists")
     parser.add_argument("--cmake-args", default="", help="further arguments to the build of llama.cpp")
     parser.add_argument("--python", type=Path, help="interpreter with torch, numpy and onnxruntime, to use one that exists")
@@ -259,9 +262,12 @@ def main() -> None:
     engines = Engines(args)
     models = make_models(engines, install.smollm2(args.folder))
     bandwidth = memory_bandwidth()
-    measured = [r for r in rows(engines, models) if args.only.lower() in r.name.lower()]
+    table = rows(engines, models)
+    now = [r for r in table if re.search(args.only, r.name)]
+    if not now:
+        raise SystemExit(f"no row is found by --only {args.only}; the rows are: " + ", ".join(r.name for r in table))
     for turn in range(args.rounds):
-        for row in measured:
+        for row in now:
             for engine, measure in row.engines.items():
                 try:
                     value = measure()
@@ -270,12 +276,14 @@ def main() -> None:
                     continue
                 row.figures.setdefault(engine, []).append(value)
                 print(f"round {turn + 1}: {row.name}, {engine}: {value:,.1f} {row.unit}", file=sys.stderr)
-    measured = [r for r in measured if r.figures]
-    text = report(measured, bandwidth, args.rounds)
-    print(text)
-    results = {"bandwidth_GBps": bandwidth, "threads": args.threads,
-               "rows": [{"name": r.name, "unit": r.unit, "figures": r.figures} for r in measured]}
-    (args.folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    results = args.folder / "results.json"
+    before = json.loads(results.read_text())["figures"] if results.exists() else {}
+    for row in table:
+        row.figures = row.figures or before.get(row.name, {})
+    measured = [r for r in table if r.figures]
+    print(report(measured, bandwidth))
+    figures = {r.name: r.figures for r in measured}
+    results.write_text(json.dumps({"bandwidth_GBps": bandwidth, "threads": args.threads, "figures": figures}, indent=1) + "\n")
     draw(measured, args.folder)
 
 
