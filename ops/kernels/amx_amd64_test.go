@@ -135,7 +135,7 @@ func (d tileType) String() string {
 func (d tileType) matrix(t *testing.T, r *rand.Rand, rows, cols int) (Matrix, []float32) {
 	w, values := matrix(t, r, d.DType, rows, cols)
 	if d.packed {
-		w = packedOf(t, w, aligned(w.PackedBytes()))
+		at(amx, func() { w = packedOf(t, w, aligned(w.PackedBytes())) }) // whatever FPA_CPU says
 	}
 	return w, values
 }
