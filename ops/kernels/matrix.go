@@ -82,7 +82,7 @@ func (s *Scratch) floats(n int) []float32 {
 // One vector is decoding, many are prefill; both compute in float32, or as exactly.
 // An element of y depends on its row, its vector, and on whether n is at most
 // [FewVectors], at least [ManyVectors], or between, where for F32, F16 and BF16 the
-// first is no difference; not on r0, r1 or its neighbours. For packed matrices r0 and r1
+// first is no difference but on arm64; not on r0, r1 or its neighbours. For packed matrices r0 and r1
 // are best multiples of 16. The matrix must pass Check, and the input have as many
 // elements a vector as it has columns, and be prepared for it; see [Input].
 func MatMul(y []float32, ldy int, w Matrix, in *Input, r0, r1 int, s *Scratch) {
