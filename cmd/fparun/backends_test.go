@@ -96,7 +96,7 @@ func TestUnpack(t *testing.T) {
 func TestXLAFlags(t *testing.T) {
 	noPlugins(t)
 	for _, backend := range []string{"xla:cuda", "xla:tpu"} {
-		f := engineFlags{model: "x.gguf", batch: 512, backend: backend, activations: activationsF32, mode: "exact", eps: 1e-3, typ: "f16"}
+		f := engineFlags{model: "x.gguf", batch: 512, tensorParallel: 1, dataParallel: 1, backend: backend, activations: activationsF32, mode: "exact", eps: 1e-3, typ: "f16"}
 		err := f.check()
 		if err == nil {
 			_, err = findPlugin(xla.CUDA)

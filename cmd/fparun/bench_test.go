@@ -168,7 +168,7 @@ func TestBenchParallel(t *testing.T) {
 func TestBenchInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &benchFlags{
-		engineFlags: engineFlags{model: passkey, batch: 64, threads: 1, backend: "cpu", activations: activationsF32, mode: "exact", typ: "f16"},
+		engineFlags: engineFlags{model: passkey, batch: 64, tensorParallel: 1, dataParallel: 1, threads: 1, backend: "cpu", activations: activationsF32, mode: "exact", typ: "f16"},
 		prefill:     []int{16}, depths: []int{0, 64}, parallel: []int{1}, repeat: 1,
 	}
 	var out bytes.Buffer

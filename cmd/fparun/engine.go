@@ -46,7 +46,7 @@ type engineFlags struct {
 
 	packed bool
 
-	tensorParallel, dataParallel int // devices; 0 where a verb has no such flag
+	tensorParallel, dataParallel int // devices
 }
 
 // add declares the flags; mode and typ are the defaults of the cache's.
@@ -61,6 +61,7 @@ func (f *engineFlags) add(fl *pflag.FlagSet, mode cache.Mode, typ string) {
 	fl.StringVar(&f.activations, "activations", activationsF32, "what weights of the types q4_0, q4_1 and q8_0 are multiplied with: f32, or int8\n(rounded to 8 bits in blocks of 32, as llama.cpp does: faster, but logits move, and\ngreedy text leaves that of f32 after a while; other types stay f32; cpu only)")
 	fl.StringVar(&f.backend, "backend", backendAuto, "engine: cpu (this program's own), xla:cpu or xla:cuda (XLA by a plugin, see fparun\nbackends), go (the same graph without one, slow, to check it), auto (xla:cuda\nwhere there is a GPU and its plugin, else cpu)")
 	fl.BoolVar(&f.packed, "packed-weights", false, "on an xla backend, keep Q8_0, Q4_0 and Q4_1 weights as they are and unpack them in each\nuse: less memory, more to compute (one device)")
+	f.dataParallel = 1 // bench has a flag for it
 	fl.IntVar(&f.tensorParallel, "tensor-parallel", 1, "split the model over `N` devices of an xla backend, each with a share of the heads,\nof their cache and of the matrices")
 	fl.StringVar(&f.mode, "cache", string(mode), "which keys the cache drops: off (none), exact (those that cannot change the\noutput by more than float32 rounding), bounded (those whose weight stays within\n--cache-eps), measured (the same for the logits seen so far: no promise),\nbudget (the most penalised, to stay within --cache-keep)")
 	fl.Float64Var(&f.eps, "cache-eps", 1e-3, "weight that --cache bounded and measured may remove in total, for each head and query")
@@ -214,7 +215,7 @@ func (f *engineFlags) checkDevices() error {
 		n    int
 	}{{"--tensor-parallel", f.tensorParallel}, {"--data-parallel", f.dataParallel}} {
 		switch {
-		case x.n < 0 || x.n > 1<<16:
+		case x.n < 1 || x.n > 1<<16:
 			return cli.Usage("%s is %d, expected 1 or more devices", x.flag, x.n)
 		case x.n > 1 && (f.backend == backendCPU || f.backend == backendGo):
 			return cli.Usage("%s is of use with --backend xla:cuda or xla:cpu alone, this is --backend %s", x.flag, f.backend)

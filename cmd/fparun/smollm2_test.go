@@ -160,7 +160,7 @@ func checkSmolLogits(t *testing.T, path, name, golden string, ids []int32) {
 // first token at which the golden itself was nearly undecided.
 func checkSmolGreedy(t *testing.T, path, name, golden string, ids []int32) {
 	t.Helper()
-	f := engineFlags{model: path, batch: 512, backend: "cpu", activations: activationsF32, mode: "off", typ: "f32"}
+	f := engineFlags{model: path, batch: 512, tensorParallel: 1, dataParallel: 1, backend: "cpu", activations: activationsF32, mode: "off", typ: "f32"}
 	r, err := f.open()
 	if err != nil {
 		t.Fatal(err)
