@@ -199,9 +199,10 @@ def rows(e: Engines, m: dict[str, Path]) -> list[Row]:
 
 
 def memory_bandwidth() -> float:
-    """GB/s that all threads together read, by the benchmark in ops/kernels."""
+    """GB/s that all threads together read in large pages, by the benchmark in
+    ops/kernels; 0 where it does not run."""
     out = install.run(["go", "test", "-run", "^$", "-bench", "ReadMemory", "-benchtime", "20x", "./ops/kernels"], cwd=ROOT)
-    return max(float(x) for x in re.findall(r"([\d.]+) MB/s", out)) / 1000
+    return max((float(x) for x in re.findall(r"([\d.]+) MB/s", out)), default=0) / 1000
 
 
 def report(measured: list[Row], bandwidth: float) -> str:
@@ -214,7 +215,7 @@ def report(measured: list[Row], bandwidth: float) -> str:
             ratio = ""
             if engine != "fparun" and ours:
                 ratio = f"{ours / median if row.more_is_better else median / ours:.2f}"
-            if engine == "fparun" and row.bytes_a_token:
+            if engine == "fparun" and row.bytes_a_token and bandwidth:
                 share = median * row.bytes_a_token / 1e9 / bandwidth
                 ratio = f"({share:.0%} of memory bandwidth)"
             spread = f"{min(values):,.1f} to {max(values):,.1f}"
