@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/firstpassage/fpa/runtime/cpu"
 	"github.com/firstpassage/fpa/runtime/xla"
 )
 
@@ -107,6 +108,11 @@ func TestXLAFlags(t *testing.T) {
 		want := map[string]string{"xla:cuda": "--backend cpu", "xla:tpu": "expected one of"}[backend]
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, expected an error with %q", backend, err, want)
+		}
+	}
+	for f, want := range map[engineFlags]cpu.Copying{{}: cpu.CopyIfSmall, {mmap: true}: cpu.CopyNever, {noMmap: true}: cpu.CopyAlways} {
+		if got := f.copying(); got != want {
+			t.Errorf("--mmap %v, --no-mmap %v: copying %d, expected %d", f.mmap, f.noMmap, got, want)
 		}
 	}
 	for typ, want := range map[string]bool{"f16": true, "f32": true, "q8_0": false} {

@@ -229,6 +229,7 @@ func TestUsage(t *testing.T) {
 		{2, "an XLA backend", []string{"-m", m, "-p", "x", "--packed-weights", "--backend", "cpu"}},
 		{2, "xla:cuda", []string{"-m", m, "-p", "x", "--backend", "cpu", "--tensor-parallel", "2"}},
 		{2, "1 or more", []string{"-m", m, "-p", "x", "--backend", "xla:cpu", "--tensor-parallel-size", "-1"}},
+		{2, "exclude each other", []string{"-m", m, "-p", "x", "--mmap", "--no-mmap"}},
 		{2, "--tensor-parallel is 0", []string{"-m", m, "-p", "x", "--tensor-parallel", "0"}},
 		{2, "--data-parallel is 0", []string{"bench", "-m", m, "--data-parallel", "0"}},
 		{2, "one of the two", []string{"bench", "-m", m, "--backend", "xla:cpu", "--tensor-parallel", "2", "--data-parallel", "2"}},

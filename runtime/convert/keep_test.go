@@ -5,6 +5,7 @@ import (
 	"context"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/firstpassage/fpa/format/gguf"
@@ -36,6 +37,34 @@ func TestKeepArchitecture(t *testing.T) {
 				checkKept(t, src.GGUF, kept.GGUF, typ)
 			}
 		})
+	}
+}
+
+// TestKeepSplit: of a file in parts one is made, which says nothing of parts.
+func TestKeepSplit(t *testing.T) {
+	dir := t.TempDir()
+	src, want := open(t, filepath.Join("testdata", "llama_tiny", "untied_gqa_f16", "model.gguf"))
+	o := Options{Output: filepath.Join(dir, "parts.gguf"), Type: quant.F32, Version: "test", SplitMaxBytes: 20000, KeepArchitecture: true}
+	report, err := ToGGUF(context.Background(), src, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(report.Files) < 2 {
+		t.Fatalf("%d files", len(report.Files))
+	}
+	parts, _ := open(t, report.Files[0])
+	o.Output, o.SplitMaxBytes = filepath.Join(dir, "whole.gguf"), 0
+	if _, err := ToGGUF(context.Background(), parts, o); err != nil {
+		t.Fatal(err)
+	}
+	whole, m := open(t, o.Output)
+	for _, e := range whole.GGUF.KV() {
+		if strings.HasPrefix(e.Key, "split.") {
+			t.Errorf("%s is %v", e.Key, e.Value)
+		}
+	}
+	if d, err := Compare(context.Background(), want, m, 64, 1); err != nil || d.MaxAbs != 0 {
+		t.Errorf("logits differ by %g, error %v", d.MaxAbs, err)
 	}
 }
 

@@ -16,16 +16,17 @@ import (
 
 // sequences is a batch under test: tokens, and the logits of all positions so far.
 type sequences struct {
-	ids    [][]int32
-	parts  []engine.Part
-	logits [][]float32
+	ids       [][]int32
+	parts     []engine.Part
+	logits    [][]float32
+	positions [][]int // of the logits
 }
 
 // newSequences starts sessions with the caches of the types and policies, one for
 // each, and tokens of different lengths for them.
 func newSequences(t *testing.T, e *Engine, lengths []int, types []quant.DType, policies []cache.Policy) *sequences {
 	t.Helper()
-	b := &sequences{logits: make([][]float32, len(lengths))}
+	b := &sequences{logits: make([][]float32, len(lengths)), positions: make([][]int, len(lengths))}
 	for i, n := range lengths {
 		s, err := e.NewSession(types[i%len(types)], policies[i%len(policies)])
 		if err != nil {
@@ -35,7 +36,8 @@ func newSequences(t *testing.T, e *Engine, lengths []int, types []quant.DType, p
 		b.parts = append(b.parts, engine.Part{
 			Session: s,
 			Want:    func(int) bool { return true },
-			Each: func(_ int, l []float32) error {
+			Each: func(position int, l []float32) error {
+				b.positions[i] = append(b.positions[i], position)
 				b.logits[i] = append(b.logits[i], l...)
 				return nil
 			},
@@ -92,6 +94,11 @@ func TestBatchOracle(t *testing.T) {
 				for i, ids := range b.ids {
 					if d := maxDiff(b.logits[i], oracle(t, m, ids)); !(d < 2e-5) {
 						t.Errorf("%+v: logits of sequence %d differ by %g", o, i, d)
+					}
+					for want, got := range b.positions[i] {
+						if got != want {
+							t.Fatalf("%+v: logits of position %d of sequence %d came as those of %d", o, want, i, got)
+						}
 					}
 				}
 			}

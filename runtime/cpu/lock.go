@@ -11,16 +11,7 @@ import (
 // such thing, or allows the process less memory of this kind; some of the weights may
 // be locked then, which does no harm.
 func (e *Engine) Lock() error {
-	var all [][]byte
-	if e.memory != nil {
-		all = append(all, e.memory.bytes)
-	}
-	for _, w := range matrices(e.model) {
-		if e.memory == nil || w.PackedBytes() == 0 && !e.memory.holds(w.Data) {
-			all = append(all, w.Data)
-		}
-	}
-	all = append(all, e.model.Embed.Data)
+	all := e.weights()
 	total := 0
 	for _, b := range all {
 		total += len(b)
@@ -35,6 +26,21 @@ func (e *Engine) Lock() error {
 		}
 	}
 	return nil
+}
+
+// weights are the pieces of memory that hold the weights, each once, but for an
+// embedding that is the output matrix, too.
+func (e *Engine) weights() [][]byte {
+	var all [][]byte
+	if e.memory != nil {
+		all = append(all, e.memory.bytes)
+	}
+	for _, w := range matrices(e.model) {
+		if e.memory == nil || w.PackedBytes() == 0 && !e.memory.holds(w.Data) {
+			all = append(all, w.Data)
+		}
+	}
+	return append(all, e.model.Embed.Data)
 }
 
 // lockError says why some bytes could not be locked, and what to do.

@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"slices"
@@ -88,6 +89,35 @@ func TestWorthCopying(t *testing.T) {
 	} {
 		if got := worthCopying(test.bytes, test.available); got != test.want {
 			t.Errorf("%d MB of %d MB: %v", test.bytes>>20, test.available>>20, got)
+		}
+	}
+}
+
+// TestCopied copies matrices of several pieces, and looks at each byte, and at what the
+// engine says it holds.
+func TestCopied(t *testing.T) {
+	c := modeltest.Config()
+	c.Hidden, c.FeedForward, c.VocabSize = 256, 1500, 1200 // 1.5 MB and 1.2 MB in F32
+	m := build(t, modeltest.Random(c, 7, false))
+	for _, copying := range []Copying{CopyNever, CopyAlways} {
+		e := engineOf(t, m, Options{Threads: 2, Copy: copying})
+		size := len(m.Embed.Data)
+		for i, w := range matrices(e.model) {
+			from := matrices(m)[i]
+			if !bytes.Equal(w.Data, from.Data) {
+				t.Errorf("matrix %d, %d by %d: the copy differs", i, w.Rows, w.Cols)
+			}
+			if same := &w.Data[0] == &from.Data[0]; same != (copying == CopyNever) {
+				t.Errorf("matrix %d: used in place: %v", i, same)
+			}
+			size += len(w.Data)
+		}
+		held := 0
+		for _, b := range e.weights() {
+			held += len(b)
+		}
+		if most := size + 64*len(matrices(m)); held < size || held > most {
+			t.Errorf("the weights fill %d bytes, expected %d to %d", held, size, most)
 		}
 	}
 }
