@@ -32,6 +32,13 @@ static inline float exp_negative(float x) {
     return y * power;
 }
 
+/* Where a row's loops over its first i + 1 columns end: whole vectors as far as they go, what lies
+ * beyond the diagonal is masked. */
+static inline int64_t whole(int64_t i, int64_t T) {
+    int64_t end = (i + 16) & ~(int64_t)15;
+    return end < T ? end : T;
+}
+
 /* logits s to weights p, both [n][T][T] (p is 0 above the diagonal). field, level [n][T]; slope, unit,
  * living [n]; low [T] is scratch. field NULL: no penalty. */
 void fpa_forward(int64_t n, int64_t T, const float *restrict s, float *restrict p,
@@ -44,41 +51,42 @@ void fpa_forward(int64_t n, int64_t T, const float *restrict s, float *restrict 
         for (int64_t i = 0; i < T; i++) {
             const float *restrict in = s + i * T;
             float *restrict row = p + i * T;
-            float most = in[i];
-            row[i] = most;
+            float most = in[i], sum = 0;
+            int64_t end = whole(i, T);
             if (field) {
-                float now = x[i], sum = 0;
+                float now = x[i];
+                low[i] = FAR;
                 #pragma omp simd reduction(max : most) reduction(+ : sum)
-                for (int64_t j = 0; j < i; j++) {
-                    float deep = low[j] < now ? low[j] : now;
+                for (int64_t j = 0; j < end; j++) {
+                    float deep = j < i && now < low[j] ? now : low[j];
                     low[j] = deep;
                     float rise = l[j] - deep > 0 ? l[j] - deep : 0;
-                    float v = in[j] - steep * rise;
+                    float v = j <= i ? in[j] - steep * rise : -FAR;
                     row[j] = v;
                     most = v > most ? v : most;
                     float left = 1 - per * steep * rise;
-                    sum += left > 0 ? left : 0;
+                    sum += j < i && left > 0 ? left : 0;
                 }
-                low[i] = FAR;
                 alive += sum;
             } else {
                 #pragma omp simd reduction(max : most)
-                for (int64_t j = 0; j < i; j++) {
-                    row[j] = in[j];
-                    most = in[j] > most ? in[j] : most;
+                for (int64_t j = 0; j < end; j++) {
+                    float v = j <= i ? in[j] : -FAR;
+                    row[j] = v;
+                    most = v > most ? v : most;
                 }
             }
-            float sum = 0;
+            sum = 0;
             #pragma omp simd reduction(+ : sum)
-            for (int64_t j = 0; j <= i; j++) {
+            for (int64_t j = 0; j < end; j++) {
                 float e = row[j] - most > -87.0f ? exp_negative(row[j] - most) : 0;
                 row[j] = e;
                 sum += e;
             }
             float scale = 1 / sum;
             #pragma omp simd
-            for (int64_t j = 0; j <= i; j++) row[j] *= scale;
-            memset(row + i + 1, 0, (T - 1 - i) * sizeof(float));
+            for (int64_t j = 0; j < end; j++) row[j] *= scale;
+            memset(row + end, 0, (T - end) * sizeof(float));
         }
         if (field) living[g] = (float)alive;
     }

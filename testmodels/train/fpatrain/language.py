@@ -7,7 +7,8 @@ A run saves its state every few minutes and goes on from there when it is starte
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +34,7 @@ class Settings:
     method: str
     rate: float
     seed: int = 0
-    steps: int = 1500
+    steps: int = 800
     batch: int = 16
     pressure: float = 0.0
 
@@ -63,6 +64,20 @@ def windows(ids: Tensor, batch: int, step: int, seed: int) -> Tensor:
     order = torch.randperm(per_epoch * batch, generator=generator)
     starts = offset + LENGTH * order[place * batch : (place + 1) * batch]
     return ids[starts.unsqueeze(1) + torch.arange(LENGTH + 1)]
+
+
+@contextmanager
+def half_products() -> Iterator[None]:
+    """Matrix products of float32 with bfloat16 factors and float32 sums, where the processor has
+    instructions for them: a step takes two thirds of the time. What is measured afterwards is not
+    touched."""
+    settings = torch.backends.mkldnn.matmul
+    before = settings.fp32_precision
+    settings.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before
 
 
 @torch.no_grad()
@@ -99,12 +114,13 @@ def train(settings: Settings, corpus: Corpus, folder: Path,
         pause()
         ids = windows(corpus.train, settings.batch, step, settings.seed)
         weight = pressure_weight(step, recipe)
-        logits, alive = model(ids[:, :-1], recipe.margin if weight else None)
-        loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(step, recipe) * group["factor"]
         optimiser.zero_grad(set_to_none=True)
-        (loss + weight * alive).backward()
+        with half_products():
+            logits, alive = model(ids[:, :-1], recipe.margin if weight else None)
+            loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+            (loss + weight * alive).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         if step % 50 == 0 or step == settings.steps - 1:

@@ -23,11 +23,12 @@ def test_synthetic_takes_the_best_rate(tmp_path):
 def test_passkey_takes_the_best_settings(tmp_path):
     results = Results(tmp_path)
     sweep = jobs.passkey_sweep("three", "fox", 0.0)
-    assert len(sweep) == 2 * len(jobs.PASSKEY_RATES)
+    assert [(s.rate, s.schedule) for s in sweep] == [
+        *((rate, "short first") for rate in jobs.PASSKEY_RATES), (jobs.PASSKEY_RATES[1], "long")]
     for n, settings in enumerate(sweep):
         assert jobs.best_passkey(results, "three", "fox", 0.0) is None
-        finish(results, jobs.passkey_job(settings), {"right": {"three": {"1": 1.0, "4": 0.5 if n == 4 else 0.2}}})
-    assert jobs.best_passkey(results, "three", "fox", 0.0) == sweep[4]
+        finish(results, jobs.passkey_job(settings), {"right": {"three": {"1": 1.0, "4": 0.5 if n == 3 else 0.2}}})
+    assert jobs.best_passkey(results, "three", "fox", 0.0) == sweep[3]
     seeds = [j.settings["seed"] for j in jobs.passkey_jobs(results)
              if j.settings["method"] == "fox" and j.settings["task"] == "three" and j.settings["seed"]]
     assert seeds == [1, 2]
