@@ -1,17 +1,18 @@
 package cache
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"github.com/firstpassage/fpa/runtime/internal/largepage"
+)
 
 // slab is memory from which the keys and values of many pages are cut, so that the
-// operating system can back it with large pages of its own: a token that attends to
-// hundreds of megabytes spends a tenth of its time on translating addresses
-// otherwise. A slab is freed when no page of it is left.
+// operating system can back it with large pages of its own: translating addresses
+// takes a tenth of a token's time otherwise. A slab is freed when no page of it is left.
 type slab struct{ rest []byte }
 
 const (
 	slabBytes = 8 << 20
-	// hugePage is the size of the operating system's large pages.
-	hugePage = 2 << 20
 	// A cache smaller than this takes its pages one by one.
 	slabsFrom = 16 << 20
 )
@@ -29,10 +30,10 @@ func (s *slab) cut(n int) []byte {
 
 // renew takes a new slab, which begins at a large page.
 func (s *slab) renew() {
-	b := make([]byte, slabBytes+hugePage)
-	skip := -uintptr(unsafe.Pointer(&b[0])) & (hugePage - 1)
+	b := make([]byte, slabBytes+largepage.Size)
+	skip := -uintptr(unsafe.Pointer(&b[0])) & (largepage.Size - 1)
 	s.rest = b[skip : skip+slabBytes]
-	adviseHuge(s.rest)
+	largepage.Advise(s.rest)
 }
 
 // numbers is n numbers cut from the slab, or apart from it when s is nil or they are

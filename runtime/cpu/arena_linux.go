@@ -9,24 +9,23 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/firstpassage/fpa/runtime/internal/largepage"
 )
 
 // arena is memory outside Go's heap, which would otherwise grow to twice the size
 // before garbage is collected.
 type arena struct{ bytes, mapped []byte }
 
-// hugePage is the size of the operating system's large pages.
-const hugePage = 2 << 20
-
 // newArena takes zeroed memory for n bytes, n > 0, in large pages where there are any.
 func newArena(n int) (*arena, error) {
-	mapped, err := unix.Mmap(-1, 0, n+hugePage, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	mapped, err := unix.Mmap(-1, 0, n+largepage.Size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		return nil, fmt.Errorf("no memory for %d bytes of weights (%w); with --no-repack and --mmap they stay in the file", n, err)
 	}
-	skip := int(-uintptr(unsafe.Pointer(&mapped[0])) & (hugePage - 1))
+	skip := int(-uintptr(unsafe.Pointer(&mapped[0])) & (largepage.Size - 1))
 	a := &arena{bytes: mapped[skip : skip+n], mapped: mapped}
-	_ = unix.Madvise(a.bytes, unix.MADV_HUGEPAGE) // a wish: without, nothing changes
+	largepage.Advise(a.bytes)
 	return a, nil
 }
 

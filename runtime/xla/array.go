@@ -3,9 +3,12 @@ package xla
 import (
 	"fmt"
 	"reflect"
+	"unsafe"
 
 	"github.com/gomlx/gomlx/backends"
 	"github.com/gomlx/gomlx/pkg/core/shapes"
+
+	"github.com/firstpassage/fpa/runtime/internal/largepage"
 )
 
 // array is a tensor that the host writes and programs read. Where the host can
@@ -34,6 +37,8 @@ func (e *Engine) newArray(shape shapes.Shape, x axes) (*array, error) {
 	}
 	if e.pureGo() { // XLA's come cleared
 		reflect.ValueOf(a.flat).Clear()
+	} else {
+		largepage.Advise(unsafe.Slice((*byte)(reflect.ValueOf(a.flat).UnsafePointer()), shape.Memory()))
 	}
 	return a, nil
 }

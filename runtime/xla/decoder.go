@@ -154,22 +154,21 @@ func (c *chunk) attention(x *gx.Node, cache graph.Cache) *gx.Node {
 	if m.ValueShift {
 		v, c.lastV = c.shift(v, small(m.KVHeads), c.lastV)
 	}
-	q = c.rotate(gx.Reshape(q, rows, m.Heads, m.KeyDim), nameQNorm)
-	k = c.rotate(gx.Reshape(k, rows, m.KVHeads, m.KeyDim), nameKNorm)
+	q = c.rotate(c.heads(q, m.Heads), nameQNorm)
+	k = c.rotate(c.heads(k, m.KVHeads), nameKNorm)
+	v = c.heads(v, m.KVHeads)
 	slope := c.fields(small)
 
 	if m.Scale == 0 {
 		q = gx.MulScalar(q, 0) // the operator takes a scale of 0 for its default
 	}
 	o := graph.Options{Scale: float64(m.Scale), Interval: graph.Interval(m.Interval)}
-	v = gx.Reshape(v, rows, m.KVHeads, m.ValDim)
-	in := attended{q: c.heads(q), k: c.heads(k), v: c.heads(v), slope: slope}
+	in := attended{q: q, k: k, v: v, slope: slope}
 	if slope != nil {
 		in.field, in.level = gx.ConvertDType(c.field, dtypes.Float32), gx.ConvertDType(c.level, dtypes.Float32)
 	}
-	k, v = c.rounded(k), c.rounded(v)
-	c.key, c.value = c.heads(k), c.heads(v)
-	c.sums = append(c.sums, c.sum(q), c.sum(k), c.sum(v))
+	c.key, c.value = c.rounded(k), c.rounded(v)
+	c.sums = append(c.sums, sum(q), sum(c.key), sum(c.value))
 	var out *gx.Node
 	var after, fresh graph.Cache
 	if cache.Key == nil {
@@ -201,10 +200,10 @@ func split(x *gx.Node) func(width int) *gx.Node {
 	}
 }
 
-// heads turns [B*N, H, d] into [B, H, N, d].
-func (c *chunk) heads(x *gx.Node) *gx.Node {
-	d := x.Shape().Dimensions
-	return gx.TransposeAllAxes(gx.Reshape(x, c.builder.key.lanes, c.builder.key.n, d[1], d[2]), 0, 2, 1, 3)
+// heads turns [B*N, heads*d] into [B, heads, N, d].
+func (c *chunk) heads(x *gx.Node, heads int) *gx.Node {
+	x = gx.Reshape(x, c.builder.key.lanes, c.builder.key.n, heads, -1)
+	return gx.TransposeAllAxes(x, 0, 2, 1, 3)
 }
 
 // rounded is K or V as the cache stores it.
@@ -230,9 +229,14 @@ func quantised(x *gx.Node) *gx.Node {
 // rmsNorm normalises along the last axis; the weight has the dimensions of x but
 // the first.
 func (c *chunk) rmsNorm(x *gx.Node, weight string, eps float64) *gx.Node {
+	return normalised(x, gx.InsertAxes(c.weight(weight), 0), eps)
+}
+
+// normalised is x / rms(x) * weight along the last axis; weight broadcasts to x.
+func normalised(x, weight *gx.Node, eps float64) *gx.Node {
 	mean := gx.ReduceAndKeep(gx.Square(x), gx.ReduceMean, -1)
 	x = gx.Mul(x, gx.Rsqrt(gx.AddScalar(mean, eps)))
-	return gx.Mul(x, gx.BroadcastToDims(gx.InsertAxes(c.weight(weight), 0), x.Shape().Dimensions...))
+	return gx.Mul(x, gx.BroadcastToDims(weight, x.Shape().Dimensions...))
 }
 
 // shift mixes each head's projection [B*N, heads*d] with that of the token before,
@@ -254,29 +258,31 @@ func (c *chunk) shift(x, mix, last *gx.Node) (y, newLast *gx.Node) {
 	return gx.Reshape(y, rows, width), newLast
 }
 
-// rotate applies the norm and the rotary embedding to heads [B*N, H, d]. Rotary pairs
+// rotate applies the norm and the rotary embedding to heads [B, H, N, d]. Rotary pairs
 // are half-split: dimension i turns with i + RopeDim/2.
 func (c *chunk) rotate(x *gx.Node, norm string) *gx.Node {
 	m := c.e.model
 	if m.QKNorm != model.NormNone {
-		x = c.rmsNorm(x, c.at+norm, float64(m.QKNormEps))
+		x = normalised(x, gx.InsertAxes(c.weight(c.at+norm), 0, 1), float64(m.QKNormEps))
 	}
 	half := m.RopeDim / 2
 	if half == 0 {
 		return x
 	}
-	a, b := gx.SliceAxis(x, 2, gx.AxisRange(0, half)), gx.SliceAxis(x, 2, gx.AxisRange(half, 2*half))
-	dims := a.Shape().Dimensions
-	cos := gx.BroadcastToDims(gx.InsertAxes(c.cos, 1), dims...)
-	sin := gx.BroadcastToDims(gx.InsertAxes(c.sin, 1), dims...)
+	a, b := gx.SliceAxis(x, 3, gx.AxisRange(0, half)), gx.SliceAxis(x, 3, gx.AxisRange(half, 2*half))
+	everyHead := func(x *gx.Node) *gx.Node {
+		x = gx.Reshape(x, c.builder.key.lanes, 1, c.builder.key.n, half)
+		return gx.BroadcastToDims(x, a.Shape().Dimensions...)
+	}
+	cos, sin := everyHead(c.cos), everyHead(c.sin)
 	parts := []*gx.Node{
 		gx.Sub(gx.Mul(a, cos), gx.Mul(b, sin)),
 		gx.Add(gx.Mul(b, cos), gx.Mul(a, sin)),
 	}
 	if 2*half < m.KeyDim {
-		parts = append(parts, gx.SliceAxis(x, 2, gx.AxisRange(2*half, m.KeyDim)))
+		parts = append(parts, gx.SliceAxis(x, 3, gx.AxisRange(2*half, m.KeyDim)))
 	}
-	return gx.Concatenate(parts, 2)
+	return gx.Concatenate(parts, 3)
 }
 
 // fields sets field and level of the chunk and returns the slope, [Hf]. Those of a

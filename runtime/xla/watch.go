@@ -63,7 +63,7 @@ func (c *chunk) look(x attended, slots, after, fresh graph.Cache, o graph.Option
 	if c.e.model.FieldHeads > 0 {
 		for _, f := range []*gx.Node{x.field, x.level} {
 			dims := f.Shape().Dimensions
-			c.sums = append(c.sums, c.sum(gx.Where(gx.BroadcastToDims(gx.InsertAxes(c.skip, 1), dims...), gx.ZerosLike(f), f)))
+			c.sums = append(c.sums, sum(gx.Where(gx.BroadcastToDims(gx.InsertAxes(c.skip, 1), dims...), gx.ZerosLike(f), f)))
 		}
 	}
 	if c.builder.key.kind == inspectChunk {
@@ -87,12 +87,13 @@ func (c *chunk) look(x attended, slots, after, fresh graph.Cache, o graph.Option
 	}
 }
 
-// sum is the sum of squares of x, [B or B*N, ..], of each sequence, [B]. It is taken row
-// by row, in the way of a norm, which XLA does fast.
-func (c *chunk) sum(x *gx.Node) *gx.Node {
-	x = gx.Reshape(gx.ConvertDType(x, dtypes.Float32), x.Shape().Dimensions[0], -1)
-	x = gx.ReduceSum(gx.Square(x), 1)
-	return gx.ReduceSum(gx.Reshape(x, c.builder.key.lanes, -1), 1)
+// sum is the sum of squares of x, [B, ..], of each sequence, [B].
+func sum(x *gx.Node) *gx.Node {
+	axes := make([]int, x.Rank()-1)
+	for i := range axes {
+		axes[i] = i + 1
+	}
+	return gx.ReduceSum(gx.Square(gx.ConvertDType(x, dtypes.Float32)), axes...)
 }
 
 // weigh adds the weights of all slots, whose lows are those of the last token, and of

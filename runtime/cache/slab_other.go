@@ -1,5 +1,0 @@
-//go:build !linux
-
-package cache
-
-func adviseHuge([]byte) {}

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package largepage
+
+// Advise does nothing here.
+func Advise([]byte) {}
