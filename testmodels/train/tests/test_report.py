@@ -1,13 +1,17 @@
 """The page and the plots from results, few or none; the tool's figures against training's."""
 
 import json
+import shutil
 import stat
 import sys
 import xml.etree.ElementTree as ElementTree
 
+import numpy as np
 import pytest
+import torch
 
-from fpatrain import jobs, language, passkeys, plots, report, tool
+from fpatrain import evaluate, export, jobs, language, passkeys, plots, report, stock, tokens, tool
+from fpatrain.model import Config, Decoder
 from fpatrain.results import Results, settings_of
 
 
@@ -72,14 +76,48 @@ def test_a_chart_shows_its_points():
     assert "A < B" in [t.text for t in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
-def test_disagreements():
+def test_compare():
     trained = {"right": {"one": {"1": 1.0, "2": 0.5}}, "kept": {}}
-    same = {"exact": {"right": {"one": {"1": 1.0, "2": 0.5, "64": 0.0}}}}
-    assert tool.disagreements("passkey", trained, same) == []
-    other = {"exact": {"right": {"one": {"1": 0.98}}}}
-    assert len(tool.disagreements("passkey", trained, other)) == 2
-    assert tool.disagreements("language", {"losses": {"1": 3.0}}, {"exact": {"1": {"loss": 3.0001}}}) == []
-    assert tool.disagreements("language", {"losses": {"1": 3.0}}, {"exact": {"1": {"loss": 3.01}}})
+    same = tool.compare("passkey", trained, {"exact": {"right": {"one": {"1": 1.0, "2": 0.5, "64": 0.0}}}})
+    assert [(c.way, c.where, c.agree) for c in same] == [("exact", "one, 1x, right", True), ("exact", "one, 2x, right", True)]
+    assert [c.agree for c in tool.compare("passkey", trained, {"xla": {"right": {"one": {"1": 0.98}}}})] == [False]
+    assert [c.agree for c in tool.compare("language", {"losses": {"1": 3.0}}, {"exact": {"1": {"loss": 3.0001}}})] == [True]
+    assert [c.agree for c in tool.compare("language", {"losses": {"1": 3.0}}, {"exact": {"1": {"loss": 3.01}}})] == [False]
+
+
+def test_what_is_measured():
+    shown = tool.ways("fpa", tool.PASSKEY_FACTORS, True)
+    assert [w.name for w in shown] == ["exact", "bounded", "xla", "onnxruntime"]
+    assert shown[1].factors == (1, 8, 64)
+    assert [w.name for w in tool.ways("softmax-rope", (1, 2, 4, 8), False)] == ["off"]
+    assert [w.name for w in tool.ways("fox", (1,), False)] == ["exact"]
+
+
+def test_in_stock_onnxruntime(tmp_path):
+    """The answers and the loss of a fresh model are PyTorch's."""
+    pytest.importorskip("onnxruntime")
+    fpaconv = shutil.which("fpaconv") or pytest.skip("fpaconv is not on the PATH")
+    tokenizer = tokens.build()
+    torch.manual_seed(0)
+    model = Decoder(Config(vocab_size=tokenizer.get_vocab_size()))
+    export.write_model(tmp_path, model, tokenizer, half=False)
+    found = stock.Stock(tool.Tool(fpaconv).convert(tmp_path, True))
+    ids = torch.randint(512, (2 * 512 + 3,))
+    assert abs(found.loss(ids.numpy(), 2) - language.loss_at(model, ids, 512)) < 1e-5
+    assert found.right("one", 1, 3) == evaluate.measure(model, tokenizer, "one", 1, 3, None)[0]
+    # An answer is right only if all of it is, the end token too.
+    class Oracle(stock.Stock):
+        def __init__(self, wrong):
+            self.wrong = wrong
+
+        def logits(self, ids):
+            out = np.zeros((*ids.shape, 512), np.float32)
+            answer = list(ids[0, -tool.data.ANSWER_TOKENS + 1:]) + [tokens.END_ID]
+            for place, token in enumerate(answer):
+                out[0, place - len(answer), token if place != self.wrong else token + 1] = 1
+            return out
+
+    assert Oracle(None).right("one", 1, 3) == 1 and Oracle(tool.data.ANSWER_TOKENS - 1).right("one", 1, 3) == 0
 
 
 def program(path, body):
@@ -98,13 +136,14 @@ import gzip
 n = json.loads(gzip.open(a[a.index('--data') + 1]).readline())['length']
 print(json.dumps({{'lengths': [{{'right': 50 if n <= 512 else 0, 'prompts': 50, 'mean_kept': 0.25}}]}}))
 open({str(calls)!r}, 'a').write(' '.join(a[1:]) + '\\n')""")
-    settings = passkeys.Settings("one", "softmax-rope", 0.0, 1e-3)
+    settings = passkeys.Settings("one", "softmax-rope", 0.0, 1e-3, seed=1)
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "run.json").write_text(json.dumps({"experiment": "passkey", **settings_of(settings)}))
-    (job,) = jobs.tool_jobs(tool.Tool(fpaconv, fparun), tmp_path, tmp_path)
+    (job,) = jobs.tool_jobs(tool.Tool(fpaconv, fparun), tmp_path, tmp_path, Results(tmp_path))
     got = job.run(job, tmp_path / "unused", lambda: None, lambda text: None)
-    assert got == {"off": {"right": {"one": {"1": 1.0, "2": 1.0, "4": 0.0, "8": 0.0}},
+    right = {"1": 1.0, "2": 1.0} | {str(f): 0.0 for f in (4, 8, 16, 32, 64, 128, 256)}
+    assert got == {"off": {"right": {"one": right},
                            "kept": {"one": {f: 0.25 for f in ("1", "2", "4", "8")}}}}
     assert len(calls.read_text().splitlines()) == 4 and "--cache off" in calls.read_text()
     bad = program(tmp_path / "bad", "sys.exit('no such model')")
