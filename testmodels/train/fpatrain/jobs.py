@@ -115,13 +115,14 @@ def best_language(results: Results, method: str) -> float | None:
 
 def language_jobs(results: Results, text: Path) -> Iterator[Job]:
     """Short runs at every rate, then long ones: all methods with seed 0, what pressure costs
-    FPA and does to FoX, and the other seeds."""
+    FPA and does to FoX, and the other seeds, those of softmax last."""
     for method in LANGUAGE_METHODS:
         for rate in LANGUAGE_RATES:
             yield language_job(language.Settings(method, rate, steps=SWEEP_STEPS), text)
     wanted = [(method, 0.0, SEEDS[0]) for method in LANGUAGE_METHODS]
     wanted += [(method, LANGUAGE_PRESSURE, SEEDS[0]) for method in ("fpa", "fox")]
-    wanted += [(method, 0.0, seed) for seed in SEEDS[1:] for method in LANGUAGE_METHODS]
+    wanted += [(method, 0.0, seed) for methods in (LANGUAGE_METHODS[:2], LANGUAGE_METHODS[2:])
+               for seed in SEEDS[1:] for method in methods]
     for method, pressure, seed in wanted:
         rate = best_language(results, method)
         if rate is not None:

@@ -34,7 +34,7 @@ class Settings:
     method: str
     rate: float
     seed: int = 0
-    steps: int = 800
+    steps: int = 600
     batch: int = 16
     pressure: float = 0.0
 

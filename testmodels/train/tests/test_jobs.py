@@ -41,8 +41,9 @@ def test_language_order(tmp_path):
             settings = jobs.language.Settings(method, rate, steps=jobs.SWEEP_STEPS)
             finish(results, jobs.language_job(settings, tmp_path), {"losses": {"1": rate}})
     long = [j.settings for j in jobs.language_jobs(results, tmp_path) if j.settings["steps"] > jobs.SWEEP_STEPS]
-    assert [(s["method"], s["pressure"], s["seed"]) for s in long[:6]] == [
-        ("fpa", 0, 0), ("fox", 0, 0), ("softmax-rope", 0, 0), ("fpa", 0.1, 0), ("fox", 0.1, 0), ("fpa", 0, 1)]
+    assert [(s["method"], s["pressure"], s["seed"]) for s in long[:9]] == [
+        ("fpa", 0, 0), ("fox", 0, 0), ("softmax-rope", 0, 0), ("fpa", 0.1, 0), ("fox", 0.1, 0),
+        ("fpa", 0, 1), ("fox", 0, 1), ("fpa", 0, 2), ("fox", 0, 2)]
     assert len(long) == 11 and all(s["rate"] == min(jobs.LANGUAGE_RATES) for s in long)
 
 
