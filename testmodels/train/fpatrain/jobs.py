@@ -98,8 +98,10 @@ LANGUAGE_PRESSURE = 0.1
 
 
 def language_job(settings: language.Settings, text: Path) -> Job:
+    """The short runs of the sweep are measured at the training length alone."""
+    factors = (1,) if settings.steps <= SWEEP_STEPS else (1, 2, 4, 8)
     return Job("language", settings_of(settings), lambda job, folder, pause, log: language.run(
-        language.Settings(**job.settings), text, folder, pause, log))
+        language.Settings(**job.settings), text, folder, pause, log, factors))
 
 
 def best_language(results: Results, method: str) -> float | None:
