@@ -5,7 +5,8 @@
     claims.py list        which runs are finished, and which are not
     claims.py train       trains what is not, one run after another
     claims.py evaluate    every checkpoint through fpaconv, fparun (also on XLA) and ONNX Runtime; the
-                          results of training, if there are some, must agree (exit code 3 if not)
+                          results of training, if there are some, must agree (exit code 3 if not);
+                          --checkpoints ../claims --again: the published ones once more
     claims.py report      the tables of docs/claims.md and its plots, from the results
 
 Several `train` or `evaluate` may work on one folder. A run that was stopped starts again (a
@@ -17,6 +18,7 @@ program holds a lock on it.
 import argparse
 import functools
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -36,6 +38,8 @@ def main():
     parser.add_argument("--checkpoints", type=Path, default=HERE / "checkpoints", help="folder of the models")
     parser.add_argument("--text", type=Path, default=HERE / "english", help="folder of the text fetched")
     parser.add_argument("--only", default="", help="experiments, comma-separated: synthetic, passkey, language")
+    parser.add_argument("--again", action="store_true",
+                        help="evaluate: measure everything anew, compare with what --results has, add nothing to it")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--hours", type=float, default=float("inf"), help="start no run after so long")
     parser.add_argument("--fpaconv", default="fpaconv", help="path of the program")
@@ -64,8 +68,10 @@ def main():
         report.update(results, args.page, args.page.with_suffix(""))
     else:
         programs = tool.Tool(args.fpaconv, args.fparun, args.threads)
-        work(lambda done: jobs.tool_jobs(programs, args.checkpoints, args.text, done), results, args.checkpoints, log, stop)
-        found = report.compared(results)
+        with tempfile.TemporaryDirectory() as fresh:
+            measured = Results(Path(fresh)) if args.again else results
+            work(lambda _: jobs.tool_jobs(programs, args.checkpoints, args.text, results), measured, args.checkpoints, log, stop)
+            found = report.compared(results, measured)
         differ = [f"{run}: {c.way}, {c.where}: {c.got}, in training {c.want}" for run, c in found if not c.agree]
         print("\n".join(differ) or f"all {len(found)} figures agree with those of training")
         sys.exit(3 if differ else 0)

@@ -51,6 +51,7 @@ VARIANTS = {
 }
 PASSKEY_RATES = (2e-3, 4e-3, 8e-3)
 SEEDS = (0, 1, 2)
+FINALISTS = {"one": 2, "three": 1}
 
 
 def _run_passkey(job: Job, folder, pause, log) -> dict:
@@ -68,27 +69,37 @@ def passkey_sweep(task: str, method: str, pressure: float) -> list[passkeys.Sett
     return tried + [replace(tried[1], schedule=name) for name in others]
 
 
+def passkey_scores(results: Results, settings: passkeys.Settings) -> list[float]:
+    """Share of right answers, mean over the lengths measured, of every seed that is done."""
+    found = (results.find("passkey", settings_of(replace(settings, seed=seed))) for seed in SEEDS)
+    return [mean(result["right"][settings.task].values()) for result in found if result is not None]
+
+
+def finalists(results: Results, task: str, method: str, pressure: float) -> list[passkeys.Settings]:
+    """The settings of the sweep that all seeds are trained with, best first; none before the
+    sweep is complete."""
+    sweep = passkey_sweep(task, method, pressure)
+    if any(results.find("passkey", settings_of(settings)) is None for settings in sweep):
+        return []
+    return sorted(sweep, key=lambda s: -passkey_scores(results, s)[0])[: FINALISTS[task]]
+
+
 def best_passkey(results: Results, task: str, method: str, pressure: float) -> passkeys.Settings | None:
-    """The settings of the sweep with the most right answers over all lengths measured; None
-    before all of them are."""
-    found = {}
-    for settings in passkey_sweep(task, method, pressure):
-        result = results.find("passkey", settings_of(settings))
-        if result is None:
-            return None
-        found[settings] = mean(result["right"][task].values())
-    return max(found, key=found.get)
+    """The finalist with the most right answers over all seeds; None before all are done."""
+    scores = {s: passkey_scores(results, s) for s in finalists(results, task, method, pressure)}
+    if not scores or any(len(of) < len(SEEDS) for of in scores.values()):
+        return None
+    return max(scores, key=lambda s: mean(scores[s]))
 
 
 def passkey_jobs(results: Results) -> Iterator[Job]:
-    """The sweeps, then the other seeds at the best settings."""
+    """The sweeps, then the other seeds of the finalists."""
     for task in passkeys.STEPS:
         for variant in VARIANTS[task]:
             yield from map(passkey_job, passkey_sweep(task, *variant))
         for variant in VARIANTS[task]:
-            best = best_passkey(results, task, *variant)
-            if best is not None:
-                yield from (passkey_job(replace(best, seed=seed)) for seed in SEEDS)
+            for settings in finalists(results, task, *variant):
+                yield from (passkey_job(replace(settings, seed=seed)) for seed in SEEDS)
 
 
 LANGUAGE_METHODS = ("fpa", "fox", "softmax-rope")

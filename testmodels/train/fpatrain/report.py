@@ -160,15 +160,15 @@ def passkey_table(results: Results, task: str, what: str = "right", measured: st
 
 
 def passkey_sweep_table(results: Results, task: str) -> str:
-    """Mean share right over passkeys.FACTORS, seed 0."""
+    """Mean share right over passkeys.FACTORS, of seed 0 and, for finalists, of the others."""
     schedules = [name for of, name in passkeys.SCHEDULES if of == task]
     rows = []
     for variant in jobs.VARIANTS[task]:
         for schedule in schedules:
             cells = []
             for rate in jobs.PASSKEY_RATES:
-                result = results.find("passkey", settings_of(passkeys.Settings(task, *variant, rate, schedule)))
-                cells.append(percent([mean(result["right"][task].values())]) if result else OPEN)
+                scores = jobs.passkey_scores(results, passkeys.Settings(task, *variant, rate, schedule))
+                cells.append(", ".join(percent([x]) for x in scores) or OPEN)
             rows.append([_variant(*variant), schedule, *cells])
     return table(["method", "schedule", *(f"rate {rate:g}" for rate in jobs.PASSKEY_RATES)], rows)
 
@@ -224,10 +224,10 @@ def passkey_plot(results: Results) -> str:
     return plots.charts("Passkey: right answers by length", panels)
 
 
-def compared(results: Results) -> list[tuple[str, tool.Compared]]:
-    """Figures of the tool beside those of training, each with the run it is of."""
+def compared(results: Results, measured: Results) -> list[tuple[str, tool.Compared]]:
+    """Figures of the tool, in `measured`, beside those of training, each with the run it is of."""
     out = []
-    for entry in results.read("tool"):
+    for entry in measured.read("tool"):
         settings = dict(entry["settings"])
         experiment = settings.pop("experiment")
         trained = results.find(experiment, settings)
@@ -242,7 +242,7 @@ WAYS = {"off": "CPU engine, cache off", "exact": "CPU engine, exact", "bounded":
 
 def tool_table(results: Results) -> str:
     """How many figures the tool and training have in common, and how many are the same."""
-    found, rows = compared(results), []
+    found, rows = compared(results, results), []
     for way, name in WAYS.items():
         for what in ("right", "loss"):
             own = [(run, c) for run, c in found if c.way == way and c.where.endswith(what)]

@@ -71,7 +71,7 @@ def ways(method: str, factors: tuple[int, ...], engines: bool) -> list[Way]:
 
 
 def prompts(folder: Path, task: str, factor: int) -> Path:
-    """The prompts of a task at factor x the training length: 50, or 10 above 64x; the same
+    """The prompts of a task at factor x the training length: 50, or 10 above 32x; the same
     bytes at every run."""
     path = folder / f"prompts-{task}-{factor}.jsonl.gz"
     if not path.exists():
@@ -83,7 +83,7 @@ def prompts(folder: Path, task: str, factor: int) -> Path:
 
 
 def _count(factor: int) -> int:
-    return 50 if factor <= 64 else 10
+    return 50 if factor <= 32 else 10
 
 
 def passkey(tool: Tool, checkpoint: Path, settings: passkeys.Settings, prompt_folder: Path, measured: list[Way],

@@ -22,16 +22,21 @@ def test_synthetic_takes_the_best_rate(tmp_path):
 
 def test_passkey_takes_the_best_settings(tmp_path):
     results = Results(tmp_path)
-    sweep = jobs.passkey_sweep("three", "fox", 0.0)
-    assert [(s.rate, s.schedule) for s in sweep] == [
-        *((rate, "short first") for rate in jobs.PASSKEY_RATES), (jobs.PASSKEY_RATES[1], "long")]
-    for n, settings in enumerate(sweep):
-        assert jobs.best_passkey(results, "three", "fox", 0.0) is None
-        finish(results, jobs.passkey_job(settings), {"right": {"three": {"1": 1.0, "4": 0.5 if n == 3 else 0.2}}})
-    assert jobs.best_passkey(results, "three", "fox", 0.0) == sweep[3]
-    seeds = [j.settings["seed"] for j in jobs.passkey_jobs(results)
-             if j.settings["method"] == "fox" and j.settings["task"] == "three" and j.settings["seed"]]
-    assert seeds == [1, 2]
+    sweep = jobs.passkey_sweep("one", "fox", 0.0)
+    assert [s.rate for s in sweep] == list(jobs.PASSKEY_RATES)
+    assert len(jobs.passkey_sweep("three", "fox", 0.0)) == len(sweep) + 1
+    for settings, right in zip(sweep, (0.8, 0.2, 0.9)):
+        assert jobs.finalists(results, "one", "fox", 0.0) == []
+        finish(results, jobs.passkey_job(settings), {"right": {"one": {"1": 1.0, "4": 2 * right - 1}}})
+    assert jobs.finalists(results, "one", "fox", 0.0) == [sweep[2], sweep[0]]
+    open_ = [j for j in jobs.passkey_jobs(results) if results.find("passkey", j.settings) is None
+             and j.settings["method"] == "fox" and j.settings["task"] == "one" and not j.settings["pressure"]]
+    assert [(j.settings["rate"], j.settings["seed"]) for j in open_] == [
+        (sweep[2].rate, 1), (sweep[2].rate, 2), (sweep[0].rate, 1), (sweep[0].rate, 2)]
+    for job, right in zip(open_, (0.9, 0.0, 0.8, 0.8)):
+        assert jobs.best_passkey(results, "one", "fox", 0.0) is None
+        finish(results, job, {"right": {"one": {"1": right}}})
+    assert jobs.best_passkey(results, "one", "fox", 0.0) == sweep[0]
 
 
 def test_language_order(tmp_path):
