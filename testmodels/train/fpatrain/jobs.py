@@ -165,7 +165,11 @@ def tool_jobs(programs: tool.Tool, checkpoints: Path, text: Path, results: Resul
                 settings = passkeys.Settings(**given)
                 best = best_passkey(results, settings.task, settings.method, settings.pressure)
                 shown = best is None or best == replace(settings, seed=best.seed)
-                ways = tool.ways(settings.method, tool.PASSKEY_FACTORS if shown else passkeys.FACTORS, shown and settings.seed == 0)
+                factors = passkeys.FACTORS
+                if shown:  # at all lengths, or, what only tells pressure and method apart, at some
+                    main = (settings.method, settings.pressure) in VARIANTS["three"]
+                    factors = tool.PASSKEY_FACTORS if main else tuple(f for f in tool.PASSKEY_FACTORS if f <= 16)
+                ways = tool.ways(settings.method, factors, shown and settings.seed == 0)
                 return tool.passkey(programs, checkpoint, settings, checkpoints, ways, pause, log)
             settings = language.Settings(**given)
             shown = settings.steps > SWEEP_STEPS

@@ -58,12 +58,12 @@ class Way:
 
 
 def ways(method: str, factors: tuple[int, ...], engines: bool) -> list[Way]:
-    """The cache that never changes an answer at all factors, and, for models that are shown
-    rather than tried, the bounded cache at three; engines: other engines at two, too."""
+    """The cache that never changes an answer at all factors, and the bounded cache at up to
+    three; engines: other engines at two, too."""
     softmax = METHODS[method].get("field_kind") == "none"  # never drops a key
     cache = ("--cache", "off" if softmax else "exact")
     out = [Way(cache[1], cache, factors)]
-    if not softmax and len(factors) > 1:
+    if not softmax and 8 in factors:
         out.append(Way("bounded", ("--cache", "bounded", "--cache-eps", BOUNDED), tuple(f for f in factors if f in (1, 8, 64))))
     if engines:
         out += [Way("xla", (*cache, "--backend", "xla:cpu"), (1, 4)), Way("onnxruntime", None, (1, 4))]
