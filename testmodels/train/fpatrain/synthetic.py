@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -55,12 +56,12 @@ def sequences(task: str, count: int, n: int, scale: int, generator: torch.Genera
     number = 1 + torch.floor(LARGEST * uniform(count, n))
     if task == "scopes":
         number[:] = 0
-        opening, depth = 0.4 + 0.3 * uniform(count), torch.zeros(count)
+        opening, depth = (0.4 + 0.3 * uniform(count)).numpy(), np.zeros(count, np.float32)
         key, height = torch.empty(count, n, dtype=torch.bool), torch.empty(count, n)
-        for t, draw in enumerate(uniform(n, count)):
-            key[:, t] = (draw < opening) | (depth == 0)
-            depth = torch.where(key[:, t], depth + 1, depth - 1)
-            height[:, t] = depth
+        for t, draw in enumerate(uniform(n, count).numpy()):
+            opens = (draw < opening) | (depth == 0)
+            depth += np.where(opens, np.float32(1), np.float32(-1))
+            key.numpy()[:, t], height.numpy()[:, t] = opens, depth
         level = height
     else:
         key = uniform(count, n) >= 8 / scale
@@ -76,16 +77,17 @@ def sequences(task: str, count: int, n: int, scale: int, generator: torch.Genera
         else:
             raise ValueError(f"task {task!r}: want one of {', '.join(TASKS)}")
 
-    # A key is alive while no height since is below its level.
+    # A key is alive while no height since is below its level. In NumPy, whose small operations
+    # cost less.
     alive = torch.zeros(count, n + 1, n + 1, dtype=torch.bool)
-    row = torch.zeros(count, n + 1, dtype=torch.bool)
+    level = F.pad(level, (1, 0), value=-math.inf).numpy()
+    row = np.zeros((count, n + 1), bool)
     row[:, 0] = True
-    level = F.pad(level, (1, 0), value=-math.inf)
-    alive[:, 0] = row
+    alive.numpy()[:, 0] = row
     for t in range(n):
-        row = row & (level <= height[:, t, None])
-        row[:, t + 1] = key[:, t]
-        alive[:, t + 1] = row
+        row &= level <= height.numpy()[:, t, None]
+        row[:, t + 1] = key.numpy()[:, t]
+        alive.numpy()[:, t + 1] = row
 
     features = torch.zeros(count, n + 1, FEATURES)
     features[:, 0, 0] = 1
@@ -320,10 +322,10 @@ def evaluate(layer: Layer, settings: Settings, factors=(1, 2, 4), log=print) -> 
     return out
 
 
-def run(settings: Settings, pause: Callable[[], None] = lambda: None, log=print) -> dict:
+def run(settings: Settings, pause: Callable[[], None] = lambda: None, log=print, factors=(1, 2, 4)) -> dict:
     """Trains and evaluates; the result as it goes into the results file."""
     began = time.time()
     layer = train(settings, pause, log)
-    out = evaluate(layer, settings, log=log)
+    out = evaluate(layer, settings, factors, log)
     out["seconds"] = round(time.time() - began, 1)
     return out
