@@ -167,15 +167,17 @@ def tool_jobs(programs: tool.Tool, checkpoints: Path, text: Path, results: Resul
                 settings = passkeys.Settings(**given)
                 best = best_passkey(results, settings.task, settings.method, settings.pressure)
                 shown = best is None or best == replace(settings, seed=best.seed)
+                # What only tells pressure and method apart is not followed to the end.
+                main = (settings.method, settings.pressure) in VARIANTS["three"]
                 factors = passkeys.FACTORS
-                if shown:  # at all lengths, or, what only tells pressure and method apart, at some
-                    main = (settings.method, settings.pressure) in VARIANTS["three"]
+                if shown:
                     factors = tool.PASSKEY_FACTORS if main else tuple(f for f in tool.PASSKEY_FACTORS if f <= 16)
-                ways = tool.ways(settings.method, factors, shown and settings.seed == 0)
+                ways = tool.ways(settings.method, factors, shown and main and settings.seed == 0)
                 return tool.passkey(programs, checkpoint, settings, checkpoints, ways, pause, log)
             settings = language.Settings(**given)
             shown = settings.steps > SWEEP_STEPS
-            ways = tool.ways(settings.method, (1, 2, 4, 8) if shown else (1,), shown and settings.seed == 0)
+            engines = shown and not settings.pressure and settings.seed == 0
+            ways = tool.ways(settings.method, (1, 2, 4, 8) if shown else (1,), engines)
             return tool.perplexity(programs, checkpoint, settings, text, ways, pause, log)
 
         yield Job("tool", told, run)
