@@ -159,6 +159,23 @@ def passkey_table(results: Results, task: str, what: str = "right", measured: st
     return table(["method", "seeds", *(f"{f}x" for f in tool.PASSKEY_FACTORS)], rows)
 
 
+def bounded_table(results: Results) -> str:
+    """What the bounded cache keeps and answers beside the exact one, at the lengths it was tried at."""
+    factors, rows = ("1", "8", "64"), []
+    for task in passkeys.STEPS:
+        for variant in jobs.VARIANTS["three"]:
+            told = [t for _, t in _passkey(results, task, *variant) if t and "bounded" in t]
+            cells = []
+            for factor in factors if told else ():
+                kept, right = ({mode: [t[mode][what][task][factor] for t in told] for mode in ("exact", "bounded")}
+                               for what in ("kept", "right"))
+                same = "same answers" if right["exact"] == right["bounded"] else f"right {percent(right['bounded'])}"
+                cells.append(f"{percent(kept['exact'])}, {percent(kept['bounded'])}, {same}")
+            if cells:
+                rows.append([{"one": "one key", "three": "three keys"}[task], _variant(*variant), str(len(told)), *cells])
+    return table(["task", "method", "seeds", *(f"{f}x" for f in factors)], rows)
+
+
 def passkey_sweep_table(results: Results, task: str) -> str:
     """Mean share right over passkeys.FACTORS, of seed 0 and, for finalists, of the others."""
     schedules = [name for of, name in passkeys.SCHEDULES if of == task]
@@ -272,6 +289,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "passkey-one-kept": lambda r: passkey_table(r, "one", "kept"),
     "passkey-three": lambda r: passkey_table(r, "three"),
     "passkey-three-kept": lambda r: passkey_table(r, "three", "kept"),
+    "passkey-bounded": bounded_table,
     "passkey-unseen": lambda r: passkey_table(r, "three", "right", "unseen"),
     "passkey-number-first": lambda r: passkey_table(r, "three", "right", "number-first"),
     "passkey-one-sweep": lambda r: passkey_sweep_table(r, "one"),
