@@ -278,7 +278,7 @@ def progress_table(results: Results, text: Path) -> str:
         done = sum(results.find(job.experiment, job.settings) is not None for job in known)
         hours = sum(entry["seconds"] for entry in results.read(experiment)) / 3600
         rows.append([experiment, str(done), str(len(known) - done), f"{hours:.1f}"])
-    return table(["experiment", "runs finished", "known to be open", "hours (shared cores)"], rows)
+    return table(["experiment", "runs finished", "open", "hours (shared cores)"], rows)
 
 
 BLOCKS: dict[str, Callable[[Results], str]] = {
