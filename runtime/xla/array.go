@@ -37,7 +37,7 @@ func (e *Engine) newArray(shape shapes.Shape, x axes) (*array, error) {
 	}
 	if e.pureGo() { // XLA's come cleared
 		reflect.ValueOf(a.flat).Clear()
-	} else {
+	} else { // before the host touches them
 		largepage.Advise(unsafe.Slice((*byte)(reflect.ValueOf(a.flat).UnsafePointer()), shape.Memory()))
 	}
 	return a, nil
